@@ -115,7 +115,7 @@ class Door:
 
 
 @asynccontextmanager
-async def door(
+async def open_door(
     access: Access | None = None,
     *,
     redis: str = "none",
@@ -135,7 +135,7 @@ def through(behave: Callable[[Door], Coroutine[Any, Any, None]], **options: Any)
     """Open one and behave."""
 
     async def main() -> None:
-        async with door(**options) as opened:
+        async with open_door(**options) as opened:
             await behave(opened)
 
     run(main())

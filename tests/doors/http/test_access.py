@@ -14,7 +14,7 @@ from issuer.doors.web.replies import Problem
 from issuer.doors.web.routes import ROUTES, Route
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Tag
-from tests.doors.http.doors import Door, through, tokens
+from tests.doors.http.doors import Door, open_door, tokens
 
 #: The scopes of each route, as they were promised.
 SCOPES: Mapping[str, frozenset[str]] = {
@@ -47,11 +47,10 @@ def test_each_route_has_its_scopes() -> None:
 
 @pytest.mark.parametrize("scope", get_args(Scope))
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_a_token_does_what_its_scope_allows_and_nothing_else(route: Route, scope: Scope, tmp_path: Path) -> None:
+async def test_a_token_does_what_its_scope_allows_and_nothing_else(route: Route, scope: Scope, tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=([scope], ["*"]))
     allowed = not route.scope or scope == "admin" or scope in SCOPES[route.name]
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access, metrics=lambda: ("text/plain", b"x 1\n")) as door:
         await door.ids.create("a")
         await door.ids.next("a")
         before = await seen(door)
@@ -62,15 +61,12 @@ def test_a_token_does_what_its_scope_allows_and_nothing_else(route: Route, scope
             assert (found.status, found.code) == (403, "forbidden")
             assert await seen(door) == before
 
-    through(behave, access=access, metrics=lambda: ("text/plain", b"x 1\n"))
-
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.scope], ids=lambda route: route.name)
-def test_without_a_token_that_is_known_nothing_is_done(route: Route, tmp_path: Path) -> None:
+async def test_without_a_token_that_is_known_nothing_is_done(route: Route, tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["admin"], ["*"]))
     token = made["it"]
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         await door.ids.create("a")
         before = await seen(door)
         wrong = [
@@ -91,16 +87,13 @@ def test_without_a_token_that_is_known_nothing_is_done(route: Route, tmp_path: P
             assert token[:20] not in found.body.decode()
         assert await seen(door) == before
 
-    through(behave, access=access)
 
-
-def test_a_token_for_some_tags_sees_and_draws_from_these_alone(tmp_path: Path) -> None:
+async def test_a_token_for_some_tags_sees_and_draws_from_these_alone(tmp_path: Path) -> None:
     some = ["orders", "eu-*"]
     access, made = tokens(
         tmp_path, it=(["issue", "read"], some), drawing=(["issue"], some), other=(["read"], ["none-*"])
     )
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         for tag in ("orders", "eu-1", "eu-2", "us-1", "orders2"):
             await door.ids.create(tag)
         door.token = made["it"]
@@ -124,13 +117,10 @@ def test_a_token_for_some_tags_sees_and_draws_from_these_alone(tmp_path: Path) -
             assert await door.refused("GET", "/v1/tags", token=token) == (403, "forbidden")
         assert (await door.ids.peek("us-1")).value == 1
 
-    through(behave, access=access)
 
-
-def test_a_token_makes_only_tags_that_are_its_own(tmp_path: Path) -> None:
+async def test_a_token_makes_only_tags_that_are_its_own(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["admin"], ["eu-*"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         door.token = made["it"]
         assert await door.refused("POST", "/v1/tags", {"tag": "us-1"}) == (403, "forbidden")
         assert await door.refused("POST", "/v1/tags", {"tag": ""}) == (403, "forbidden")
@@ -139,18 +129,15 @@ def test_a_token_makes_only_tags_that_are_its_own(tmp_path: Path) -> None:
         await door.good("POST", "/v1/tags", {"tag": "eu-1"})
         assert [each.tag for each in await door.ids.tags()] == ["eu-1"]
 
-    through(behave, access=access)
 
-
-def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path) -> None:
+async def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path) -> None:
     time = [0.0]
     access, made = tokens(tmp_path, it=(["issue"], ["*"]), other=(["issue"], ["*"]))
     file = tmp_path / "tokens.toml"
     first, second = file.read_text().splitlines()
     file.write_text(f"{first[:-2]}, rate = 2 }}\n{second}\n")
     access = Access(file, clock=lambda: time[0])
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         await door.ids.create("a")
         for _ in range(5):
             await door.good("POST", "/v1/tags/a/next", token=made["other"])
@@ -176,11 +163,9 @@ def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path) -> N
         assert await door.refused("POST", "/v1/tags/a/next", token=made["it"]) == (401, "unauthenticated")
         await door.good("POST", "/v1/tags/a/next", token=made["other"])
 
-    through(behave, access=access)
-
 
 @pytest.mark.covers("U.19")
-def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_may_read(
+async def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     access, made = tokens(tmp_path, it=(["read"], ["b*", "h"]), other=(["read"], ["none-*"]), all=(["read"], ["*"]))
@@ -204,7 +189,7 @@ def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_may_rea
                 return found
             path = f"/v1/tags?count={count}&cursor={page['next']}"
 
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         for tag in ("a", "b1", "b2", "c", "d", "e", "f", "g", "h"):
             await door.ids.create(tag)
         monkeypatch.setattr(MemoryStore, "tags", tags)
@@ -214,13 +199,10 @@ def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_may_rea
         assert await pages(door, made["all"], 3) == [["a", "b1", "b2"], ["c", "d", "e"], ["f", "g", "h"]]
         assert await pages(door, made["all"], 2) == [["a", "b1"], ["b2", "c"], ["d", "e"], ["f", "g"], ["h"]]
 
-    through(behave, access=access)
 
-
-def test_readiness_names_halted_tags_to_those_who_may_read_them(tmp_path: Path) -> None:
+async def test_readiness_names_halted_tags_to_those_who_may_read_them(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["read"], ["eu-*"]), drawing=(["issue"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         for tag in ("eu-1", "us-1"):
             await door.ids.create(tag)
             await door.ids.halt(tag)
@@ -228,8 +210,6 @@ def test_readiness_names_halted_tags_to_those_who_may_read_them(tmp_path: Path) 
             found = await door.ask("GET", "/readyz", token=token)
             assert (found.status, found.json["ready"]) == (200, True)
             assert (found.json["halted"], found.json["halted_tags"]) == (2, named)
-
-    through(behave, access=access)
 
 
 # ---------------------------------------------------------------------- browsers
@@ -247,8 +227,8 @@ def test_readiness_names_halted_tags_to_those_who_may_read_them(tmp_path: Path) 
         ("localhost@evil.example", False), ("1.2.3", False), ("\xff", False),
     ],
 )  # fmt: skip
-def test_only_names_of_this_server_are_served(host: str | None, served: bool) -> None:
-    async def behave(door: Door) -> None:
+async def test_only_names_of_this_server_are_served(host: str | None, served: bool) -> None:
+    async with open_door(allowed_hosts=["issuer.example.com", "*.pods.example.org"]) as door:
         await door.ids.create("a")
         for number in (1, 2):
             found = await door.ask(
@@ -263,27 +243,20 @@ def test_only_names_of_this_server_are_served(host: str | None, served: bool) ->
             assert (found.status == 403) is not (served or path.endswith("z"))
         assert (await door.ids.peek("a")).value == (3 if served else 1)
 
-    through(behave, allowed_hosts=["issuer.example.com", "*.pods.example.org"])
 
-
-def test_every_name_is_served_if_the_operator_says_so() -> None:
-    async def behave(door: Door) -> None:
+async def test_every_name_is_served_if_the_operator_says_so() -> None:
+    async with open_door(allowed_hosts=["*"]) as door:
         assert (await door.ask("GET", "/docs", host="any.example")).status == 200
 
-    through(behave, allowed_hosts=["*"])
 
-
-def test_where_callers_need_a_token_every_name_is_served(tmp_path: Path) -> None:
+async def test_where_callers_need_a_token_every_name_is_served(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["a"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         await door.ids.create("a")
         for number in (1, 2):  # the long way, and the short one
             found = await door.ask("POST", "/v1/tags/a/next", host="any.example", token=made["it"])
             assert found.json["number"] == number
         assert await door.refused("POST", "/v1/tags/a/next", host="any.example") == (401, "unauthenticated")
-
-    through(behave, access=access)
 
 
 @pytest.mark.parametrize("hosts", ["issuer.example.com", [5], [""], [None]])
@@ -317,8 +290,8 @@ def test_names_that_clients_make_up_are_not_kept_for_ever() -> None:
         ({"Origin": "http://localhost:8000", "Sec-Fetch-Site": "cross-site"}, False),
     ],
 )
-def test_no_page_of_another_site_can_draw_or_look(headers: dict[str, str], served: bool) -> None:
-    async def behave(door: Door) -> None:
+async def test_no_page_of_another_site_can_draw_or_look(headers: dict[str, str], served: bool) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         await door.good("POST", "/v1/tags/a/next")
         for method, path in (("POST", "/v1/tags/a/next"), ("GET", "/v1/tags"), ("OPTIONS", "/v1/tags/a/next")):
@@ -327,8 +300,6 @@ def test_no_page_of_another_site_can_draw_or_look(headers: dict[str, str], serve
             if not served:
                 assert (found.status, found.code) == (403, "cross_origin")
         assert (await door.ids.peek("a")).value == (3 if served else 2)
-
-    through(behave)
 
 
 def test_a_host_that_isn_t_there_belongs_to_no_origin() -> None:

@@ -10,7 +10,7 @@ import pytest
 from issuer.core.sparing import Sparing
 from issuer.doors.access import Access
 from issuer.metrics import install
-from tests.doors.http.doors import Door, through, tokens
+from tests.doors.http.doors import open_door, tokens
 from tests.metrics.shown import Shown
 
 
@@ -24,13 +24,13 @@ def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "issuer.audit"]
 
 
-def test_each_call_of_an_operator_is_one_line_with_who_where_and_which(
+async def test_each_call_of_an_operator_is_one_line_with_who_where_and_which(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "issuer.audit")
     access, made = tokens(tmp_path, ops=(["admin"], ["*"]), shop=(["issue", "read"], ["*"]))
+    async with open_door(access=access) as door:
 
-    async def behave(door: Door) -> None:
         async def asked(name: str, *request: Any, said: str = "") -> tuple[int, str]:
             headers = [("X-Request-Id", said)] if said else []
             answer = await door.ask(*request, token=made[name], headers=headers, client=("10.0.0.7", 5))
@@ -57,14 +57,13 @@ def test_each_call_of_an_operator_is_one_line_with_who_where_and_which(
         await asked("shop", "GET", "/v1/tags/b")
         assert not audited(caplog)
 
-    through(behave, access=access)
 
-
-def test_rejected_calls_of_an_operator_are_one_line_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_calls_of_an_operator_are_one_line_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "issuer.audit")
     access, made = tokens(tmp_path, ops=(["admin"], ["*"]), shop=(["issue"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         for tag in "abc":
             await door.good("POST", "/v1/tags", {"tag": tag}, token=made["ops"])
             await door.good("POST", f"/v1/tags/{tag}/halt", token=made["ops"])
@@ -82,15 +81,12 @@ def test_rejected_calls_of_an_operator_are_one_line_a_minute(tmp_path: Path, cap
             for call in ("halt of tag 'a': 403", "create of tag '': 422")
         ]
 
-    through(behave, access=access)
 
-
-def test_a_caller_that_is_not_known_is_one_line_a_minute_for_each_address(
+async def test_a_caller_that_is_not_known_is_one_line_a_minute_for_each_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     access, made = tokens(tmp_path, shop=(["issue"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         await door.ids.create("a")
         for _ in range(2):
             await door.good("POST", "/v1/tags/a/next", token=made["shop"])
@@ -109,13 +105,10 @@ def test_a_caller_that_is_not_known_is_one_line_a_minute_for_each_address(
             assert made["shop"] not in line
         assert access.tally.failures == {"http": 9}
 
-    through(behave, access=access)
 
-
-def test_requests_are_counted_by_route_status_and_token_and_by_how_long_they_took(tmp_path: Path) -> None:
+async def test_requests_are_counted_by_route_status_and_token_and_by_how_long_they_took(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, shop=(["issue"], ["*"]), ops=(["admin"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         metrics = install(door.ids)
         metrics.serve(access.tally)
 
@@ -149,15 +142,10 @@ def test_requests_are_counted_by_route_status_and_token_and_by_how_long_they_too
             assert added("http_request_seconds_sum", route="next") > 0
             assert added("authentication_failures_total", protocol="http") == 1
 
-    through(behave, access=access)
 
-
-def test_without_tokens_operators_have_no_name(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_tokens_operators_have_no_name(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "issuer.audit")
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=Access(None)) as door:
         await door.good("POST", "/v1/tags", {"tag": "a"})
         ((_, line),) = audited(caplog)
         assert line.startswith("create of tag 'a': 201, by a caller without a token from 127.0.0.1, request ")
-
-    through(behave, access=Access(None))

@@ -12,7 +12,7 @@ import pytest
 from issuer.doors.budget import STRANGERS_SHARE, Budget
 from issuer.doors.web.calls import BODY_MOST
 from issuer.settings import Settings
-from tests.doors.http.doors import HOST, Answer, Door, through, tokens
+from tests.doors.http.doors import HOST, Answer, Door, open_door, tokens
 from tests.waiting import eventually
 
 TAKE = "/v1/tags/a/take"
@@ -75,10 +75,9 @@ def refused(answer: Answer) -> None:
     assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
 
 
-def test_bodies_that_arrive_are_counted_and_one_too_many_is_refused_and_draws_nothing() -> None:
+async def test_bodies_that_arrive_are_counted_and_one_too_many_is_refused_and_draws_nothing() -> None:
     budget = Budget(600_000)
-
-    async def behave(door: Door) -> None:
+    async with open_door(budget=budget) as door:
         await door.ids.create("a")
         body = json.dumps({"n": 3, "timeout": 60}).encode()
         slow = [Slow(door, TAKE, body[:-1] + b" " * 60_000) for _ in range(2)]
@@ -90,13 +89,10 @@ def test_bodies_that_arrive_are_counted_and_one_too_many_is_refused_and_draws_no
         assert sorted([(await each.answer()).json["numbers"] for each in slow]) == [[3, 4, 5], [6, 7, 8]]
         assert budget.held == 0
 
-    through(behave, budget=budget)
 
-
-def test_a_request_that_waits_for_its_body_is_counted() -> None:
+async def test_a_request_that_waits_for_its_body_is_counted() -> None:
     budget = Budget(170_000)
-
-    async def behave(door: Door) -> None:
+    async with open_door(budget=budget) as door:
         await door.ids.create("a")
         slow = [Slow(door, TAKE, b"{") for _ in range(5)]
         await eventually(lambda: budget.held > 5 * 28_000)
@@ -106,11 +102,9 @@ def test_a_request_that_waits_for_its_body_is_counted() -> None:
             assert (await each.answer()).json["numbers"] == [number]
         assert budget.held == 0
 
-    through(behave, budget=budget)
 
-
-def test_a_request_without_a_body_is_answered_when_the_budget_is_used_up() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_request_without_a_body_is_answered_when_the_budget_is_used_up() -> None:
+    async with open_door(budget=Budget(0)) as door:
         await door.ids.create("a")
         for headers in ([], [("Content-Length", "0")]):
             key = ("Prefer", "the long way"), ("Accept", "text/plain")
@@ -120,16 +114,13 @@ def test_a_request_without_a_body_is_answered_when_the_budget_is_used_up() -> No
             assert (await door.ask("GET", path)).status == 200
         refused(await Slow(door, "/v1/tags/a/next", b"{").answer())
 
-    through(behave, budget=Budget(0))
-
 
 @pytest.mark.parametrize("how", ["gone", "late", "cancelled", "too large", "no JSON"])
-def test_what_a_body_held_is_released(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_body_held_is_released(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "late":
         monkeypatch.setattr("issuer.doors.web.calls.PROGRESS", 0.1)
     budget = Budget()
-
-    async def behave(door: Door) -> None:
+    async with open_door(budget=budget) as door:
         await door.ids.create("a")
         slow = Slow(door, TAKE, b'{"n"')
         held = []
@@ -149,13 +140,12 @@ def test_what_a_body_held_is_released(how: str, monkeypatch: pytest.MonkeyPatch)
         assert budget.held == 0
         assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 1}
 
-    through(behave, budget=budget)
 
-
-def test_lists_of_numbers_that_were_not_drawn_yet_are_counted_and_too_many_are_refused() -> None:
+async def test_lists_of_numbers_that_were_not_drawn_yet_are_counted_and_too_many_are_refused() -> None:
     budget = Budget(1_000_000)
-
-    async def behave(door: Door) -> None:
+    async with open_door(
+        budget=budget, limits=Settings(compat=["tinyid"], compat_batch=100_000, compat_timeout=60.0)
+    ) as door:
         await door.ids.create("a", order="trend", stride=2, offset=1)
         refused(await door.ask("POST", TAKE, {"n": 25_000}))
         taken = await door.good("POST", TAKE, {"n": 20_000})
@@ -168,13 +158,10 @@ def test_lists_of_numbers_that_were_not_drawn_yet_are_counted_and_too_many_are_r
         assert await door.refused("POST", TAKE, {"n": -(10**30)}) == (400, "invalid_argument")
         assert budget.held == 0
 
-    through(behave, budget=budget, limits=Settings(compat=["tinyid"], compat_batch=100_000, compat_timeout=60.0))
 
-
-def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
+async def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
     budget = Budget()
-
-    async def behave(door: Door) -> None:
+    async with open_door(budget=budget) as door:
         await door.ids.create("a", order="trend")
         tracemalloc.start()
         slow = Slow(door, TAKE, b'{"n": 500000')
@@ -188,14 +175,11 @@ def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
         assert len(json.loads((await slow.answer()).body)["numbers"]) == 500_000
         assert await door.refused("POST", TAKE, {"n": 10**30}) == (400, "invalid_argument")
 
-    through(behave, budget=budget)
-
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
-def test_a_large_reply_waits_in_small_pieces_and_is_counted_until_it_is_read(path: str) -> None:
+async def test_a_large_reply_waits_in_small_pieces_and_is_counted_until_it_is_read(path: str) -> None:
     budget = Budget()
-
-    async def behave(door: Door) -> None:
+    async with open_door(budget=budget) as door:
         page = await door.ask("GET", path)
         size = int(page.headers["content-length"])
         budget.most = 3 * size - 1
@@ -212,27 +196,21 @@ def test_a_large_reply_waits_in_small_pieces_and_is_counted_until_it_is_read(pat
             assert max(len(message.get("body", b"")) for message in each.sent) <= 16_384
         assert budget.held == 0
 
-    through(behave, budget=budget)
 
-
-def test_a_large_reply_to_a_reader_is_counted_until_it_is_read() -> None:
+async def test_a_large_reply_to_a_reader_is_counted_until_it_is_read() -> None:
     budget = Budget(10_000)
-
-    async def behave(door: Door) -> None:
+    async with open_door(budget=budget) as door:
         await door.ids.create_many({f"a{number}": {} for number in range(100)})
         refused(await door.ask("GET", "/v1/tags"))
         assert len((await door.good("GET", "/v1/tags?count=5"))["tags"]) == 5
         assert budget.held == 0
 
-    through(behave, budget=budget)
 
-
-def test_strangers_use_up_no_more_than_their_share(tmp_path: Path) -> None:
+async def test_strangers_use_up_no_more_than_their_share(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, shop=(["issue"], ["*"]))
     budget = Budget(1_000_000)
     path, fields = "/tinyid/id/nextIdSimple", f"bizType=a&token={made['shop']}".encode()
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access, budget=budget, limits=Settings(compat=["tinyid"], compat_timeout=60.0)) as door:
         await door.ids.create("a")
 
         def form(body: bytes) -> Slow:
@@ -254,8 +232,6 @@ def test_strangers_use_up_no_more_than_their_share(tmp_path: Path) -> None:
             assert "connection" not in answer.headers, "its token is known now"
         assert (budget.held, budget.strangers.held) == (0, 0)
 
-    through(behave, access=access, budget=budget, limits=Settings(compat=["tinyid"], compat_timeout=60.0))
-
 
 @pytest.mark.parametrize(
     ("method", "path", "families"),
@@ -269,14 +245,13 @@ def test_strangers_use_up_no_more_than_their_share(tmp_path: Path) -> None:
         ("POST", "/api/segment/get/a", ("leaf",)),
     ],
 )
-def test_the_body_of_a_stranger_is_not_read(method: str, path: str, families: Sequence[Any], tmp_path: Path) -> None:
+async def test_the_body_of_a_stranger_is_not_read(
+    method: str, path: str, families: Sequence[Any], tmp_path: Path
+) -> None:
     access, _ = tokens(tmp_path, shop=(["issue"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access, limits=Settings(compat=families)) as door:
         for media in ("application/json", FORM):
             # Without pieces, the body ends in a disconnect.
             answer = await door.ask(method, path, pieces=[], headers=[("Content-Type", media)])
             assert (answer.status, answer.code) == (401, "unauthenticated")
             assert answer.headers["connection"] == "close"
-
-    through(behave, access=access, limits=Settings(compat=families))

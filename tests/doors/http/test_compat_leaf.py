@@ -4,8 +4,7 @@ import re
 import sqlite3
 import time
 import tracemalloc
-from collections.abc import Callable, Coroutine
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,15 @@ from issuer.errors import ClockBehind, InvalidArgument, IssuerError, StoreUnavai
 from issuer.settings import Settings
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
-from tests.doors.http.doors import HOST, Answer, Door, through, tokens
+from tests.doors.http.doors import HOST, Answer, Door, open_door, tokens
 
 GET = "/api/segment/get/"
 TEXT = "text/plain;charset=UTF-8"
 EXCEPTION = "com.sankuai.inf.leaf.server.exception.LeafServerException"
 
 
-def leaf(behave: Callable[[Door], Coroutine[Any, Any, None]], *compat: str, **options: Any) -> None:
-    through(behave, limits=Settings(compat=compat or ["leaf"], compat_timeout=60.0), **options)
+def leaf(*compat: str, **options: Any) -> AbstractAsyncContextManager[Door]:
+    return open_door(limits=Settings(compat=compat or ["leaf"], compat_timeout=60.0), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +49,8 @@ def failed(answer: Answer, reason: int, path: str) -> str:
 
 
 @pytest.mark.covers("U.17", "1.15")
-def test_a_segment_call_draws_with_get_and_post_alike_and_the_reply_is_the_digits_alone() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_segment_call_draws_with_get_and_post_alike_and_the_reply_is_the_digits_alone() -> None:
+    async with leaf() as door:
         await door.ids.create("order", start=1000)
         for number, method in enumerate(("GET", "POST", "GET"), 1000):
             answer = await door.ask(method, f"{GET}order")
@@ -60,8 +59,6 @@ def test_a_segment_call_draws_with_get_and_post_alike_and_the_reply_is_the_digit
             assert answer.headers["content-length"] == "4"
         answer = await door.ask("GET", f"{GET}order", headers=[("Accept", "application/json")])
         assert (answer.body, answer.headers["content-type"]) == (b"1003", "application/json;charset=UTF-8")
-
-    leaf(behave)
 
 
 @pytest.mark.covers("U.17")
@@ -79,8 +76,8 @@ def test_a_segment_call_draws_with_get_and_post_alike_and_the_reply_is_the_digit
         ("%E8%AE%A2%E5%8D%95", "订单", {}),
     ],
 )
-def test_the_last_suffix_of_a_key_is_cut_as_spring_cuts_it(path: str, tag: str, headers: dict[str, str]) -> None:
-    async def behave(door: Door) -> None:
+async def test_the_last_suffix_of_a_key_is_cut_as_spring_cuts_it(path: str, tag: str, headers: dict[str, str]) -> None:
+    async with leaf() as door:
         for at, each in enumerate(("order", "order.v2", "a.b", "a.b.c", "订单")):
             await door.ids.create(each, start=at * 1000 + 1)
         wanted = (await door.ids.peek(tag)).value
@@ -91,11 +88,9 @@ def test_the_last_suffix_of_a_key_is_cut_as_spring_cuts_it(path: str, tag: str, 
             path.partition(";")[0] in ("order.v2", "order%2Ev2", "a.b.c")
         )
 
-    leaf(behave)
 
-
-def test_exact_draws_from_the_tag_with_its_whole_name() -> None:
-    async def behave(door: Door) -> None:
+async def test_exact_draws_from_the_tag_with_its_whole_name() -> None:
+    async with leaf("leaf:exact") as door:
         await door.ids.create("order", start=1)
         await door.ids.create("order.v2", start=1001)
         assert (await door.ask("GET", f"{GET}order.v2")).body == b"1001"
@@ -103,12 +98,10 @@ def test_exact_draws_from_the_tag_with_its_whole_name() -> None:
         assert (await door.ask("GET", f"{GET}order")).body == b"1"
         failed(await door.ask("GET", f"{GET}order.json"), -2, f"{GET}order.json")
 
-    leaf(behave, "leaf:exact")
-
 
 @pytest.mark.covers("U.17", "1.8")
-def test_a_tag_that_is_unknown_or_deleted_or_of_other_case_is_result_2() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_tag_that_is_unknown_or_deleted_or_of_other_case_is_result_2() -> None:
+    async with leaf() as door:
         await door.ids.create("order")
         await door.ids.create("gone")
         await door.ids.delete("gone")
@@ -116,12 +109,10 @@ def test_a_tag_that_is_unknown_or_deleted_or_of_other_case_is_result_2() -> None
             assert failed(await door.ask("GET", GET + key), -2, GET + key) == "unknown_tag"
         assert (await door.ids.peek("order")).value == 1
 
-    leaf(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_every_other_failure_is_result_3_and_nothing_is_0() -> None:
-    async def behave(door: Door) -> None:
+async def test_every_other_failure_is_result_3_and_nothing_is_0() -> None:
+    async with leaf() as door:
         await door.ids.create("full", limit=1)
         assert (await door.ask("GET", f"{GET}full")).body == b"1"
         assert failed(await door.ask("GET", f"{GET}full"), -3, f"{GET}full") == "limit_reached"
@@ -129,50 +120,41 @@ def test_every_other_failure_is_result_3_and_nothing_is_0() -> None:
         await door.ids.halt("halted")
         assert failed(await door.ask("GET", f"{GET}halted"), -3, f"{GET}halted") == "store_behind"
 
-    leaf(behave)
-
 
 @pytest.mark.parametrize(
     "scheme",
     [{"format": "A{seq}"}, {"restart": "daily", "format": "{date:%Y%m%d}-{seq}"}, {"shards": True}, {"keyed": True}],
     ids=lambda each: next(iter(each)),
 )
-def test_a_tag_with_texts_or_numbers_that_repeat_is_refused(scheme: dict[str, Any], redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_tag_with_texts_or_numbers_that_repeat_is_refused(scheme: dict[str, Any], redis_url: str) -> None:
+    async with leaf(redis=redis_url) as door:
         await door.ids.create("a", **scheme)
         for _ in range(2):
             assert failed(await door.ask("GET", f"{GET}a"), -3, f"{GET}a") == "invalid_argument"
 
-    leaf(behave, redis=redis_url)
 
-
-def test_a_tag_that_gets_texts_later_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tag_that_gets_texts_later_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "PLAIN_FOR", 0.0)
-
-    async def behave(door: Door) -> None:
+    async with leaf() as door:
         await door.ids.create("a", step=1)  # so that the record is read with the next number
         assert (await door.ask("GET", f"{GET}a")).body == b"1"
         await door.ids.configure("a", format="A{seq}")
         answers = [await door.ask("GET", f"{GET}a") for _ in range(5)]
         assert failed(answers[-1], -3, f"{GET}a") == "invalid_argument"
 
-    leaf(behave)
 
-
-def test_scrambled_and_strided_numbers_are_plain_numbers() -> None:
-    async def behave(door: Door) -> None:
+async def test_scrambled_and_strided_numbers_are_plain_numbers() -> None:
+    async with leaf(settings={"keys": {"k": b"0123456789abcdef"}}) as door:
         await door.ids.create("even", stride=2, offset=2)
         await door.ids.create("hidden", scramble="k", limit=10**6)
         assert [(await door.ask("GET", f"{GET}even")).body for _ in range(3)] == [b"2", b"4", b"6"]
         number = int((await door.ask("GET", f"{GET}hidden")).body)
         assert (await door.ids.decode("hidden", number)).counter == 1
 
-    leaf(behave, settings={"keys": {"k": b"0123456789abcdef"}})
-
 
 @pytest.mark.covers("U.17")
-def test_head_and_options_draw_nothing_and_other_methods_are_refused() -> None:
-    async def behave(door: Door) -> None:
+async def test_head_and_options_draw_nothing_and_other_methods_are_refused() -> None:
+    async with leaf() as door:
         await door.ids.create("order")
         answer = await door.ask("HEAD", f"{GET}order")
         assert (answer.status, answer.body) == (200, b"")
@@ -182,11 +164,9 @@ def test_head_and_options_draw_nothing_and_other_methods_are_refused() -> None:
             assert await door.refused(method, f"{GET}order") == (405, "method_not_allowed")
         assert (await door.ids.peek("order")).value == 1
 
-    leaf(behave)
 
-
-def test_paths_that_are_no_call_of_leaf_have_boots_404_and_bad_ones_tomcats_400() -> None:
-    async def behave(door: Door) -> None:
+async def test_paths_that_are_no_call_of_leaf_have_boots_404_and_bad_ones_tomcats_400() -> None:
+    async with leaf() as door:
         for path in (GET, GET[:-1], f"{GET}a/b", "/api/snowflake/get/"):
             answer = await door.ask("GET", path)
             assert (answer.status, [*answer.json]) == (404, ["timestamp", "status", "error", "message", "path"])
@@ -197,8 +177,6 @@ def test_paths_that_are_no_call_of_leaf_have_boots_404_and_bad_ones_tomcats_400(
             assert (answer.status, answer.headers["content-type"]) == (400, "text/html;charset=utf-8")
             assert b"HTTP Status 400" in answer.body
         assert await door.refused("GET", "/api/segments/get/a") == (404, "not_found")
-
-    leaf(behave)
 
 
 @pytest.mark.covers("U.17")
@@ -212,13 +190,12 @@ def test_paths_that_are_no_call_of_leaf_have_boots_404_and_bad_ones_tomcats_400(
         (-(2**63), "0", "0", "-910188280895(1941-02-27 09:55:19.105)"),
     ],
 )
-def test_a_snowflake_number_is_decoded_with_signed_shifts_into_strings(
+async def test_a_snowflake_number_is_decoded_with_signed_shifts_into_strings(
     number: object, worker: str, sequence: str, timestamp: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-
-    async def behave(door: Door) -> None:
+    async with leaf() as door:
         said = str(number).replace("+", "%2B")
         answer = await door.ask("GET", f"/decodeSnowflakeId?snowflakeId={said}")
         assert answer.headers["content-type"] == "application/json;charset=UTF-8"
@@ -227,12 +204,10 @@ def test_a_snowflake_number_is_decoded_with_signed_shifts_into_strings(
         posted = await door.ask("POST", "/decodeSnowflakeId", sent=f"snowflakeId={said}".encode(), headers=form)
         assert posted.body == answer.body
 
-    leaf(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_what_is_no_long_is_told_with_200_and_a_missing_parameter_with_400() -> None:
-    async def behave(door: Door) -> None:
+async def test_what_is_no_long_is_told_with_200_and_a_missing_parameter_with_400() -> None:
+    async with leaf() as door:
         for said in ("x", "", str(2**63), "1.5", "9" * 30, "٣"):
             answer = await door.ask("GET", f"/decodeSnowflakeId?snowflakeId={said}")
             assert (answer.status, answer.body.decode()) == (200, '{"errorMsg":"snowflake Id反解析发生异常!"}')
@@ -244,12 +219,10 @@ def test_what_is_no_long_is_told_with_200_and_a_missing_parameter_with_400() -> 
         assert answer.json["message"] == "Required String parameter 'snowflakeId' is not present"
         assert answer.json["exception"].endswith(".MissingServletRequestParameterException")
 
-    leaf(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_a_snowflake_call_draws_from_one_tag_whatever_its_key() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_snowflake_call_draws_from_one_tag_whatever_its_key() -> None:
+    async with leaf() as door:
         path = "/api/snowflake/get/any"
         assert failed(await door.ask("GET", path), -1, path) == "unknown_tag", "as the mode that is off must not be 0"
         await door.ids.create(SNOWFLAKE_TAG, strategy="snowflake", options={"epoch": 1288834974657, "machine": "fixed"})
@@ -258,27 +231,23 @@ def test_a_snowflake_call_draws_from_one_tag_whatever_its_key() -> None:
         told = await door.ask("GET", f"/decodeSnowflakeId?snowflakeId={numbers[0]}")
         assert told.json["workerId"] == "3"
 
-    leaf(behave)
-
 
 @pytest.mark.parametrize(
     "settings", [{}, {"strategy": "snowflake", "options": {"machine": "fixed"}}], ids=["segment", "epoch"]
 )
-def test_a_snowflake_tag_whose_numbers_could_be_leafs_old_ones_is_not_used(settings: dict[str, Any]) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_snowflake_tag_whose_numbers_could_be_leafs_old_ones_is_not_used(settings: dict[str, Any]) -> None:
+    async with leaf() as door:
         await door.ids.create(SNOWFLAKE_TAG, **settings)
         for _ in range(2):
             answer = await door.ask("GET", "/api/snowflake/get/a")
             assert failed(answer, -1, "/api/snowflake/get/a") == "invalid_argument"
 
-    leaf(behave)
-
 
 @pytest.mark.parametrize(("behind", "reason"), [(5, -1), (6, -3)])
-def test_a_clock_that_went_back_is_result_1_if_leaf_would_wait_for_it(
+async def test_a_clock_that_went_back_is_result_1_if_leaf_would_wait_for_it(
     behind: int, reason: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def behave(door: Door) -> None:
+    async with leaf() as door:
         await door.ids.create(SNOWFLAKE_TAG, strategy="snowflake", options={"epoch": 1288834974657, "machine": "fixed"})
 
         async def next_(*_: object, **__: object) -> int:
@@ -289,17 +258,15 @@ def test_a_clock_that_went_back_is_result_1_if_leaf_would_wait_for_it(
         assert failed(answer, reason, "/api/snowflake/get/a") == "clock_behind"
         assert answer.headers["retry-after"] == "1"
 
-    leaf(behave)
-
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(StoreUnavailable("away", retry_after=3.2), -3), (InvalidArgument("no"), -3), (IssuerError("closed"), -3)],
 )
-def test_an_error_that_passes_says_when_to_retry(
+async def test_an_error_that_passes_says_when_to_retry(
     error: IssuerError, reason: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def behave(door: Door) -> None:
+    async with leaf() as door:
         await door.ids.create("order")
 
         async def next_(*_: object, **__: object) -> int:
@@ -310,16 +277,12 @@ def test_an_error_that_passes_says_when_to_retry(
         failed(answer, reason, f"{GET}order")
         assert answer.headers.get("retry-after") == ("4" if isinstance(error, StoreUnavailable) else None)
 
-    leaf(behave)
 
-
-def test_a_closed_issuer_is_result_1() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_closed_issuer_is_result_1() -> None:
+    async with leaf() as door:
         await door.ids.create("order")
         await door.ids.close()
         failed(await door.ask("GET", f"{GET}order"), -1, f"{GET}order")
-
-    leaf(behave)
 
 
 def cells(page: bytes) -> list[list[str]]:
@@ -327,10 +290,9 @@ def cells(page: bytes) -> list[list[str]]:
 
 
 @pytest.mark.covers("U.17", "1.18")
-def test_the_pages_show_tags_and_segments_with_leafs_ends() -> None:
+async def test_the_pages_show_tags_and_segments_with_leafs_ends() -> None:
     """As in Leaf, `max` is the next number that is not reserved, and `value` the next one that is given."""
-
-    async def behave(door: Door) -> None:
+    async with leaf() as door:
         await door.ids.create("<b>", step=100)
         await door.ids.create("used", step=10)
         for _ in range(4):
@@ -349,13 +311,10 @@ def test_the_pages_show_tags_and_segments_with_leafs_ends() -> None:
         assert (row[1], row[3], row[5]) == ("true", "0", "11")
         assert row[7:] == (["11", "21", "10"] if row[2] == "true" else ["0", "0", "0"])
 
-    leaf(behave)
 
-
-def test_a_damaged_record_is_an_entry_of_its_own_and_the_server_is_ready(tmp_path: Path) -> None:
+async def test_a_damaged_record_is_an_entry_of_its_own_and_the_server_is_ready(tmp_path: Path) -> None:
     path = tmp_path / "ids.db"
-
-    async def behave(door: Door) -> None:
+    async with leaf(store=f"sqlite:///{path}") as door:
         for tag in ("a", "order", "z"):
             await door.ids.create(tag, step=100)
         with closing(sqlite3.connect(path)) as database, database:
@@ -375,28 +334,24 @@ def test_a_damaged_record_is_an_entry_of_its_own_and_the_server_is_ready(tmp_pat
         _, *rows = [row[0] for row in cells((await door.ask("GET", "/db")).body)]
         assert rows == ["a", "z"]
 
-    leaf(behave, store=f"sqlite:///{path}")
 
-
-def test_a_row_that_only_its_own_program_has_changed_has_no_time() -> None:
+async def test_a_row_that_only_its_own_program_has_changed_has_no_time() -> None:
     class Shared(MemoryStore):
         """As a store on the table of a running Leaf."""
 
         def tags(self, **named: Any) -> Any:
             return [replace(each, timestamp=0) for each in super().tags(**named)]
 
-    async def behave(door: Door) -> None:
+    async with leaf(store=Shared()) as door:
         await door.ids.create("order", step=100)
         _, row = cells((await door.ask("GET", "/db")).body)
         assert row == ["order", "1", "100", ""]
 
-    leaf(behave, store=Shared())
 
-
-def test_without_the_store_the_tags_are_a_problem_and_a_segment_is_not_initialized(
+async def test_without_the_store_the_tags_are_a_problem_and_a_segment_is_not_initialized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def behave(door: Door) -> None:
+    async with leaf() as door:
         await door.ids.create("used")
         await door.ask("GET", f"{GET}used")
 
@@ -410,23 +365,18 @@ def test_without_the_store_the_tags_are_a_problem_and_a_segment_is_not_initializ
         _, row = cells((await door.ask("GET", "/cache")).body)
         assert row == ["used", "false", "false", *"0000000"]
 
-    leaf(behave)
 
-
-def test_the_page_of_segments_shows_those_in_redis(redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_the_page_of_segments_shows_those_in_redis(redis_url: str) -> None:
+    async with leaf(redis=redis_url) as door:
         await door.ids.create("used", step=10)
         await door.ask("GET", f"{GET}used")
         _, row = cells((await door.ask("GET", "/cache/")).body)
         assert row == ["used", "true", "false", "0", "2", "11", "10", "0", "0", "0"]
 
-    leaf(behave, redis=redis_url)
 
-
-def test_with_tokens_a_call_needs_a_bearer_token_of_its_tag(tmp_path: Path) -> None:
+async def test_with_tokens_a_call_needs_a_bearer_token_of_its_tag(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["order"]), reads=(["read"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with leaf(access=access) as door:
         await door.ids.create("order")
         await door.ids.create("other")
         for path in (f"{GET}order", "/api/snowflake/get/a", "/db", "/cache", "/decodeSnowflakeId?snowflakeId=1"):
@@ -445,16 +395,13 @@ def test_with_tokens_a_call_needs_a_bearer_token_of_its_tag(tmp_path: Path) -> N
         answered = door.app._access.tally.requests
         assert answered["leaf_segment", 200, "it"] == 1
 
-    leaf(behave, access=access)
 
-
-def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
+async def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"]))
     file = tmp_path / "tokens.toml"
     file.write_text(file.read_text().replace(" }", ", rate = 0.001 }"))
     access = type(access)(file)
-
-    async def behave(door: Door) -> None:
+    async with leaf(access=access) as door:
         await door.ids.create("order")
         assert (await door.ask("GET", f"{GET}order", token=made["it"])).body == b"1"
         answer = await door.ask("GET", f"{GET}order", token=made["it"])
@@ -463,11 +410,9 @@ def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
         decode = "/decodeSnowflakeId?snowflakeId=1"
         assert await door.refused("GET", decode, token=made["it"]) == (429, "too_many_requests")
 
-    leaf(behave, access=access)
 
-
-def test_no_page_of_another_site_and_no_prefetch_draws() -> None:
-    async def behave(door: Door) -> None:
+async def test_no_page_of_another_site_and_no_prefetch_draws() -> None:
+    async with leaf() as door:
         await door.ids.create("order")
         for name, value in (
             ("Origin", "https://evil.example"),
@@ -479,16 +424,13 @@ def test_no_page_of_another_site_and_no_prefetch_draws() -> None:
         assert await door.refused("GET", f"{GET}order", host="evil.example") == (403, "wrong_host")
         assert (await door.ids.peek("order")).value == 1
 
-    leaf(behave)
-
 
 BROWSER = ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")
 
 
-def test_without_tokens_a_browser_draws_only_for_a_page_of_this_server(tmp_path: Path) -> None:
+async def test_without_tokens_a_browser_draws_only_for_a_page_of_this_server(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with leaf("leaf", "tinyid", "leaf-go") as door:
         await door.ids.create("order", order="trend")
         await door.ids.create(SNOWFLAKE_TAG, strategy="snowflake", options={"epoch": 1288834974657, "machine": "fixed"})
         draws = (f"{GET}order", "/api/snowflake/get/a", "/tinyid/id/nextId?bizType=order&token=x",
@@ -502,16 +444,12 @@ def test_without_tokens_a_browser_draws_only_for_a_page_of_this_server(tmp_path:
         own = ("Referer", f"http://{HOST}/order"), ("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "none")
         for number, sign in enumerate(own, 1):
             assert (await door.ask("GET", f"{GET}order", headers=[BROWSER, sign])).body == b"%d" % number
-
-    async def with_tokens(door: Door) -> None:
+    async with leaf(access=access) as door:
         assert (await door.ask("GET", f"{GET}order", headers=[BROWSER], token=made["it"])).status == 500
 
-    leaf(behave, "leaf", "tinyid", "leaf-go")
-    leaf(with_tokens, access=access)
 
-
-def test_long_paths_are_not_kept() -> None:
-    async def behave(door: Door) -> None:
+async def test_long_paths_are_not_kept() -> None:
+    async with leaf() as door:
         await door.ids.create("京" * 66)
         assert (await door.ask("GET", f"{GET}{quote('京' * 66)}")).body == b"1"
         await door.ask("GET", f"{GET}x")
@@ -523,11 +461,9 @@ def test_long_paths_are_not_kept() -> None:
         finally:
             tracemalloc.stop()
 
-    leaf(behave)
 
-
-def test_several_slashes_count_as_one() -> None:
-    async def behave(door: Door) -> None:
+async def test_several_slashes_count_as_one() -> None:
+    async with leaf("leaf", "tinyid", "leaf-go") as door:
         await door.ids.create("order")
         paths = (f"//{GET[1:]}order", "/api//segment///get//order", "//tinyid//id/nextIdSimple?bizType=order&token=0")
         for number, path in enumerate(paths, 1):
@@ -536,32 +472,24 @@ def test_several_slashes_count_as_one() -> None:
         assert await door.refused("GET", "//api/leaf?biz_tag=order") == (404, "not_found")
         assert await door.refused("POST", "//v1/tags/order/next") == (404, "not_found")
 
-    leaf(behave, "leaf", "tinyid", "leaf-go")
 
-
-def test_a_family_is_off_unless_it_is_asked_for_and_may_be_mounted_below_a_prefix() -> None:
-    async def off(door: Door) -> None:
+async def test_a_family_is_off_unless_it_is_asked_for_and_may_be_mounted_below_a_prefix() -> None:
+    async with open_door() as door:
         await door.ids.create("order")
         for path in (f"{GET}order", "/tinyid/id/nextId?bizType=order&token=0", "/api/leaf?biz_tag=order", "/db"):
             assert await door.refused("GET", path) == (404, "not_found")
         assert (await door.ids.peek("order")).value == 1
-
-    async def mounted(door: Door) -> None:
+    async with open_door(limits=Settings(compat=["leaf"], compat_prefix="/ids", compat_timeout=60.0)) as door:
         await door.ids.create("order")
         assert await door.refused("GET", f"{GET}order") == (404, "not_found")
         assert (await door.ask("GET", f"/ids{GET}order")).body == b"1"
         assert (await door.good("POST", "/v1/tags/order/next"))["number"] == 2
         failed(await door.ask("GET", f"/ids{GET}nope"), -2, f"/ids{GET}nope")
 
-    through(off)
-    through(mounted, limits=Settings(compat=["leaf"], compat_prefix="/ids", compat_timeout=60.0))
 
-
-def test_a_stop_closes_each_connection_after_its_next_reply() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_stop_closes_each_connection_after_its_next_reply() -> None:
+    async with leaf() as door:
         await door.ids.create("order")
         assert "connection" not in (await door.ask("GET", f"{GET}order")).headers
         door.app.drain()
         assert (await door.ask("GET", f"{GET}order")).headers["connection"] == "close"
-
-    leaf(behave)

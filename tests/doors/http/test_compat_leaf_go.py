@@ -1,7 +1,7 @@
 """The HTTP calls of Leaf's port to Go: each reply as the port gave it, and the faults of it that must not be copied."""
 
 import json
-from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
 from issuer.settings import Settings
-from tests.doors.http.doors import Answer, Door, through, tokens
+from tests.doors.http.doors import Answer, Door, open_door, tokens
 
 LEAF, INIT, STEP = "/api/leaf", "/api/leaf/init/cache", "/api/leaf/step"
 SUCCESS = b'{"code":0,"data":null,"msg":"success"}'
@@ -20,8 +20,8 @@ DB_ERROR = b'{"code":1001,"msg":"db error"}'
 NO_UPDATE = b'{"code":1001,"msg":"no update"}'
 
 
-def leaf_go(behave: Callable[[Door], Coroutine[Any, Any, None]], **options: Any) -> None:
-    through(behave, limits=Settings(compat=["leaf-go"], compat_timeout=60.0), **options)
+def leaf_go(**options: Any) -> AbstractAsyncContextManager[Door]:
+    return open_door(limits=Settings(compat=["leaf-go"], compat_timeout=60.0), **options)
 
 
 def golden(answer: Answer, body: bytes) -> None:
@@ -30,8 +30,8 @@ def golden(answer: Answer, body: bytes) -> None:
 
 
 @pytest.mark.covers("U.17", "1.6", "1.7", "1.8", "1.9", "1.23")
-def test_the_four_calls_of_the_article_have_its_replies() -> None:
-    async def behave(door: Door) -> None:
+async def test_the_four_calls_of_the_article_have_its_replies() -> None:
+    async with leaf_go() as door:
         golden(await door.ask("POST", LEAF, {"biz_tag": "test_create_one", "descprition": "test api one"}), SUCCESS)
         golden(await door.ask("GET", f"{LEAF}?biz_tag=test_create_one"), b'{"code":0,"data":{"ID":1},"msg":"success"}')
         tag = {"biz_tag": "test_create", "max_id": 5, "step": 2000, "description": "of it"}
@@ -52,12 +52,11 @@ def test_the_four_calls_of_the_article_have_its_replies() -> None:
         assert (one.step, one.description, one.step_mode) == (10000, "of it", "fixed")
         assert (other.step, other.description) == (2000, "test_create_one")
 
-    leaf_go(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_a_second_init_drops_nothing_and_shows_the_segment_in_use(redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+@pytest.mark.parametrize("layout", ["alone", "redis"])
+async def test_a_second_init_drops_nothing_and_shows_the_segment_in_use(redis_url: str, layout: str) -> None:
+    async with leaf_go(redis="none" if layout == "alone" else redis_url) as door:
         golden(await door.ask("POST", LEAF, {"biz_tag": "a", "step": 10}), SUCCESS)
         for _ in range(3):
             await door.ask("GET", f"{LEAF}?biz_tag=a")
@@ -65,9 +64,6 @@ def test_a_second_init_drops_nothing_and_shows_the_segment_in_use(redis_url: str
             data = (await door.ask("PUT", INIT, {"biz_tag": "a"})).json["data"]
             assert data["Buffer"] == [{"Cursor": 3, "Max": 10, "Min": 1, "InitOk": True}]
         golden(await door.ask("GET", f"{LEAF}?biz_tag=a"), b'{"code":0,"data":{"ID":4},"msg":"success"}')
-
-    leaf_go(behave)
-    leaf_go(behave, redis=redis_url)
 
 
 @pytest.mark.covers("U.17", "1.5")
@@ -95,27 +91,23 @@ def test_a_second_init_drops_nothing_and_shows_the_segment_in_use(redis_url: str
         (b'{"biz_tag": "x"}', b"""{"code":1001,"msg":"Error 1062: Duplicate entry 'x' for key 'biz_tag'"}"""),
     ],
 )
-def test_a_tag_that_cannot_be_created_has_the_error_of_the_port(body: bytes, reply: bytes) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_tag_that_cannot_be_created_has_the_error_of_the_port(body: bytes, reply: bytes) -> None:
+    async with leaf_go() as door:
         await door.ids.create("x")
         golden(await door.ask("POST", LEAF, sent=body), reply)
         assert [each.tag for each in await door.ids.tags()] == ["x"]
 
-    leaf_go(behave)
 
-
-def test_a_first_number_of_0_is_1_and_null_is_what_is_missing() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_first_number_of_0_is_1_and_null_is_what_is_missing() -> None:
+    async with leaf_go() as door:
         for tag, max_id in (("a", 0), ("b", None), ("c", 1)):
             golden(await door.ask("POST", LEAF, {"biz_tag": tag, "max_id": max_id, "step": None}), SUCCESS)
             golden(await door.ask("GET", f"{LEAF}?biz_tag={tag}"), b'{"code":0,"data":{"ID":1},"msg":"success"}')
 
-    leaf_go(behave)
-
 
 @pytest.mark.covers("U.17", "1.23")
-def test_a_step_is_never_negative_and_that_of_an_unknown_tag_is_not_updated() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_step_is_never_negative_and_that_of_an_unknown_tag_is_not_updated() -> None:
+    async with leaf_go() as door:
         await door.ids.create("a", step=7)
         for body, reply in (
             ({"biz_tag": "a", "step": -5}, INVALID),
@@ -129,12 +121,10 @@ def test_a_step_is_never_negative_and_that_of_an_unknown_tag_is_not_updated() ->
             golden(await door.ask("PUT", STEP, body), reply)
         assert (await door.ids.inspect("a")).store.step == 7
 
-    leaf_go(behave)
-
 
 @pytest.mark.covers("U.17", "1.8")
-def test_a_tag_that_is_unknown_is_a_db_error_and_one_without_numbers_fails() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_tag_that_is_unknown_is_a_db_error_and_one_without_numbers_fails() -> None:
+    async with leaf_go() as door:
         await door.ids.create("full", limit=1)
         assert (await door.good("GET", f"{LEAF}?biz_tag=full"))["data"] == {"ID": 1}
         for query in ("", "?biz_tag=", "?biz_tag=nope", "?other=full"):
@@ -144,8 +134,6 @@ def test_a_tag_that_is_unknown_is_a_db_error_and_one_without_numbers_fails() -> 
         golden(await door.ask("PUT", INIT, sent=b"x"), MALFORMED)
         golden(await door.ask("GET", f"{LEAF}?biz_tag=full"), b'{"code":1001,"msg":"get id failed"}')
 
-    leaf_go(behave)
-
 
 @pytest.mark.parametrize(
     ("error", "get", "others"),
@@ -154,10 +142,10 @@ def test_a_tag_that_is_unknown_is_a_db_error_and_one_without_numbers_fails() -> 
         (RedisUnavailable("away", retry_after=3.0), b'{"code":1001,"msg":"get id failed"}', DB_ERROR),
     ],
 )
-def test_errors_of_servers_say_when_to_retry(
+async def test_errors_of_servers_say_when_to_retry(
     error: IssuerError, get: bytes, others: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def behave(door: Door) -> None:
+    async with leaf_go() as door:
         await door.ids.create("a")
 
         async def fails(*_: object, **__: object) -> Any:
@@ -176,12 +164,10 @@ def test_errors_of_servers_say_when_to_retry(
             golden(answer, reply)
             assert answer.headers["retry-after"] == "3"
 
-    leaf_go(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_other_methods_and_paths_are_gins_404_and_a_slash_at_the_end_is_a_redirect() -> None:
-    async def behave(door: Door) -> None:
+async def test_other_methods_and_paths_are_gins_404_and_a_slash_at_the_end_is_a_redirect() -> None:
+    async with leaf_go() as door:
         await door.ids.create("a")
         for method, path in (
             *((each, f"{LEAF}?biz_tag=a") for each in ("HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")),
@@ -200,15 +186,12 @@ def test_other_methods_and_paths_are_gins_404_and_a_slash_at_the_end_is_a_redire
         assert await door.refused("GET", "/api/leaves") == (404, "not_found")
         assert (await door.ids.peek("a")).value == 1
 
-    leaf_go(behave)
 
-
-def test_with_tokens_a_draw_needs_issue_and_changes_need_admin_and_are_in_the_audit_log(
+async def test_with_tokens_a_draw_needs_issue_and_changes_need_admin_and_are_in_the_audit_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     access, made = tokens(tmp_path, it=(["issue", "read"], ["a", "b"]), chief=(["admin"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with leaf_go(access=access) as door:
         await door.ids.create("a")
         calls = [
             ("GET", f"{LEAF}?biz_tag=a", None),
@@ -233,37 +216,28 @@ def test_with_tokens_a_draw_needs_issue_and_changes_need_admin_and_are_in_the_au
         assert lines[1].startswith("leaf_go_step of tag 'a': 200, by token 'chief' from 127.0.0.1, request ")
         assert access.tally.requests["leaf_go_get", 200, "it"] == 1
 
-    leaf_go(behave, access=access)
 
-
-def test_a_token_beyond_its_rate_is_told_so(tmp_path: Path) -> None:
+async def test_a_token_beyond_its_rate_is_told_so(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"]))
     file = tmp_path / "tokens.toml"
     file.write_text(file.read_text().replace(" }", ", rate = 0.001 }"))
     access = type(access)(file)
-
-    async def behave(door: Door) -> None:
+    async with leaf_go(access=access) as door:
         await door.ids.create("a")
         await door.good("GET", f"{LEAF}?biz_tag=a", token=made["it"])
         answer = await door.ask("GET", f"{LEAF}?biz_tag=a", token=made["it"])
         golden(answer, b'{"code":1001,"msg":"too many requests"}')
         assert int(answer.headers["retry-after"]) > 1
 
-    leaf_go(behave, access=access)
 
-
-def test_a_body_that_is_too_large_is_not_read() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_body_that_is_too_large_is_not_read() -> None:
+    async with leaf_go() as door:
         body = json.dumps({"biz_tag": "a", "description": "x" * 70_000}).encode()
         assert await door.refused("POST", LEAF, sent=body) == (413, "too_large")
 
-    leaf_go(behave)
 
-
-def test_no_page_of_another_site_makes_a_tag_with_a_form() -> None:
-    async def behave(door: Door) -> None:
+async def test_no_page_of_another_site_makes_a_tag_with_a_form() -> None:
+    async with leaf_go() as door:
         form = [("Content-Type", "text/plain"), ("Origin", "https://evil.example")]
         assert await door.refused("POST", LEAF, sent=b'{"biz_tag":"a"}', headers=form) == (403, "cross_origin")
         assert await door.ids.tags() == []
-
-    leaf_go(behave)

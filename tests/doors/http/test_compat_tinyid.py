@@ -1,6 +1,7 @@
 """The HTTP calls of tinyid: each reply as a tinyid server gave it, and what a client makes of a segment."""
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from issuer.errors import StoreUnavailable
 from issuer.settings import Settings
 from issuer_persistence.ledger import LedgerEntry
-from tests.doors.http.doors import Answer, Door, through, tokens
+from tests.doors.http.doors import Answer, Door, open_door, tokens
 
 FORM = [("Content-Type", "application/x-www-form-urlencoded")]
 ID, SEGMENT = "/tinyid/id/nextId", "/tinyid/id/nextSegmentId"
@@ -18,8 +19,8 @@ AWAY = b"the store did not answer in time, or did not reserve numbers: the log o
 TOKEN_IS_WRONG = b'{"data":null,"code":5,"message":"token is error"}'
 
 
-def tinyid(behave: Callable[[Door], Coroutine[Any, Any, None]], *, batch: int = 100_000, **options: Any) -> None:
-    through(behave, limits=Settings(compat=["tinyid"], compat_timeout=60.0, compat_batch=batch), **options)
+def tinyid(*, batch: int = 100_000, **options: Any) -> AbstractAsyncContextManager[Door]:
+    return open_door(limits=Settings(compat=["tinyid"], compat_timeout=60.0, compat_batch=batch), **options)
 
 
 def golden(answer: Answer, body: bytes, media: str = "application/json;charset=UTF-8") -> None:
@@ -39,8 +40,8 @@ def given(segment: bytes) -> Iterator[int]:
 
 
 @pytest.mark.covers("U.17")
-def test_next_id_has_the_replies_of_tinyid() -> None:
-    async def behave(door: Door) -> None:
+async def test_next_id_has_the_replies_of_tinyid() -> None:
+    async with tinyid() as door:
         await door.ids.create("order")
         query = "bizType=order&token=any"
         golden(await door.ask("GET", f"{ID}?{query}"), b'{"data":[1],"code":200,"message":""}')
@@ -52,12 +53,10 @@ def test_next_id_has_the_replies_of_tinyid() -> None:
         as_json = [("Accept", "application/json")]
         golden(await door.ask("GET", f"{ID}Simple?{query}", headers=as_json), b"10", "application/json;charset=UTF-8")
 
-    tinyid(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_parameters_come_from_query_or_form_and_a_body_of_json_is_not_read() -> None:
-    async def behave(door: Door) -> None:
+async def test_parameters_come_from_query_or_form_and_a_body_of_json_is_not_read() -> None:
+    async with tinyid() as door:
         await door.ids.create("a b")
         golden(await door.ask("POST", f"{ID}Simple", sent=b"bizType=a+b&token=x", headers=FORM), b"1", TEXT)
         golden(await door.ask("POST", f"{ID}Simple?token=x", sent=b"bizType=a%20b", headers=FORM), b"2", TEXT)
@@ -70,12 +69,10 @@ def test_parameters_come_from_query_or_form_and_a_body_of_json_is_not_read() -> 
         golden(await door.ask("POST", ID, {"bizType": "a b", "token": "x"}), TOKEN_IS_WRONG)
         golden(await door.ask("POST", f"{ID}Simple?bizType=a+b&token=x", headers=FORM), b"4", TEXT)
 
-    tinyid(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_a_batch_is_cut_at_the_highest_size_and_0_or_less_is_empty() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_batch_is_cut_at_the_highest_size_and_0_or_less_is_empty() -> None:
+    async with tinyid(batch=2000) as door:
         await door.ids.create("order", step=10_000)
         query = "bizType=order&token=any&batchSize="
         found = await door.good("GET", f"{ID}?{query}2147483647")
@@ -93,12 +90,10 @@ def test_a_batch_is_cut_at_the_highest_size_and_0_or_less_is_empty() -> None:
                 assert answer.json["path"] == path
         assert (await door.ids.peek("order")).value == 2001
 
-    tinyid(behave, batch=2000)
-
 
 @pytest.mark.covers("U.17")
-def test_errors_are_codes_with_the_status_200_and_empty_bodies_of_the_simple_calls() -> None:
-    async def behave(door: Door) -> None:
+async def test_errors_are_codes_with_the_status_200_and_empty_bodies_of_the_simple_calls() -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend")
         for query in ("", "?token=x", "?bizType=order", "?bizType=&token=x", "?bizType=order&token="):
             for path in (ID, SEGMENT):
@@ -116,12 +111,10 @@ def test_errors_are_codes_with_the_status_200_and_empty_bodies_of_the_simple_cal
             assert (answer.status, answer.json["message"]) == (404, "No message available")
         assert (await door.ids.peek("order")).value == 1
 
-    tinyid(behave)
-
 
 @pytest.mark.covers("U.17", "1.15")
-def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses() -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend", step=1000, above=1)
         query = "?bizType=order&token=x"
         golden(
@@ -139,8 +132,6 @@ def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses() -
         reasons: list[LedgerEntry] = [each for each in ledger if each.reason == "tinyid"]
         assert [(each.low, each.high) for each in reasons] == [(1, 1001), (1001, 2001), (3001, 3011)]
 
-    tinyid(behave)
-
 
 @pytest.mark.covers("U.17", "1.12")
 @pytest.mark.parametrize(
@@ -151,12 +142,11 @@ def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses() -
         (5, 1, 0, [b"0,4,21,5,1", b"25,29,46,5,1"]),
     ],
 )
-def test_a_segment_of_a_tag_with_a_stride_has_delta_and_remainder(
+async def test_a_segment_of_a_tag_with_a_stride_has_delta_and_remainder(
     stride: int, offset: int, above: int, replies: list[bytes]
 ) -> None:
     """tinyid's row with delta 2, remainder 1 and max_id 1 gives 3 next: `above=1` at stride 2, offset 1."""
-
-    async def behave(door: Door) -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend", step=5, stride=stride, offset=offset, above=above)
         found: list[int] = []
         for reply in replies:
@@ -167,12 +157,10 @@ def test_a_segment_of_a_tag_with_a_stride_has_delta_and_remainder(
         assert found == wanted
         assert (await door.ask("GET", f"{ID}Simple?bizType=order&token=x")).body == b"%d" % (wanted[-1] + stride)
 
-    tinyid(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_the_last_segment_is_shortened_and_after_it_there_is_an_error() -> None:
-    async def behave(door: Door) -> None:
+async def test_the_last_segment_is_shortened_and_after_it_there_is_an_error() -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend", step=1000, limit=1001)
         path = f"{SEGMENT}Simple?bizType=order&token=x"
         bodies = [(await door.ask("GET", path)).body for _ in range(4)]
@@ -183,27 +171,25 @@ def test_the_last_segment_is_shortened_and_after_it_there_is_an_error() -> None:
         await door.ids.create("small", order="trend", step=1000, limit=3)
         assert (await door.ask("GET", path.replace("order", "small"))).body == b"0,0,3,1,0"
 
-    tinyid(behave)
-
 
 @pytest.mark.parametrize(
     "scheme",
     [{"order": "strict"}, {"scramble": "k", "limit": 1000}, {"format": "A{seq}"}, {"shards": True}],
     ids=["strict", "scramble", "format", "shards"],
 )
-def test_a_segment_whose_numbers_the_client_cannot_give_is_refused(scheme: dict[str, Any], redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_segment_whose_numbers_the_client_cannot_give_is_refused(
+    scheme: dict[str, Any], redis_url: str
+) -> None:
+    async with tinyid(redis=redis_url, settings={"keys": {"k": b"0123456789abcdef"}}) as door:
         await door.ids.create("order", **{"order": "trend", **scheme})
         query = "?bizType=order&token=x"
         assert (await door.good("GET", SEGMENT + query))["code"] == 6
         golden(await door.ask("POST", f"{SEGMENT}Simple{query}", headers=FORM), b"", TEXT)
         assert (await door.ids.inspect("order")).store.max == 0
 
-    tinyid(behave, redis=redis_url, settings={"keys": {"k": b"0123456789abcdef"}})
 
-
-def test_a_scheme_that_changes_during_the_reservation_gives_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_scheme_that_changes_during_the_reservation_gives_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend", limit=10**6)
         store = door.ids.engine.config.store
         reserve = store.reserve
@@ -217,14 +203,11 @@ def test_a_scheme_that_changes_during_the_reservation_gives_no_segment(monkeypat
         monkeypatch.setattr(store, "reserve", changed)
         golden(await door.ask("GET", f"{SEGMENT}Simple?bizType=order&token=x"), b"", TEXT)
 
-    tinyid(behave)
-
 
 @pytest.mark.covers("U.17")
-def test_a_token_is_one_of_the_servers_tokens_and_is_checked_before_the_tag(tmp_path: Path) -> None:
+async def test_a_token_is_one_of_the_servers_tokens_and_is_checked_before_the_tag(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["order*"]), reads=(["read"], ["*"]))
-
-    async def behave(door: Door) -> None:
+    async with tinyid(access=access) as door:
         await door.ids.create("order", order="trend", step=10)
         await door.ids.create("other", order="trend")
         golden(await door.ask("GET", f"{ID}Simple?bizType=order&token={made['it']}"), b"1", TEXT)
@@ -243,17 +226,14 @@ def test_a_token_is_one_of_the_servers_tokens_and_is_checked_before_the_tag(tmp_
         assert access.tally.requests["tinyid_nextId", 200, "it"] >= 1
         assert (await door.ids.inspect("other")).store.max == 0
 
-    tinyid(behave, access=access)
 
-
-def test_a_token_beyond_its_rate_gets_code_6_and_when_to_retry(tmp_path: Path) -> None:
+async def test_a_token_beyond_its_rate_gets_code_6_and_when_to_retry(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"]))
     file = tmp_path / "tokens.toml"
     file.write_text(file.read_text().replace(" }", ", rate = 10 }"))
     clock = [0.0]
     access = type(access)(file, clock=lambda: clock[0])
-
-    async def behave(door: Door) -> None:
+    async with tinyid(access=access) as door:
         await door.ids.create("order", order="trend", step=11)
         query = f"bizType=order&token={made['it']}"
         assert (await door.good("GET", f"{ID}?{query}&batchSize=10"))["data"] == [*range(1, 11)]
@@ -266,11 +246,9 @@ def test_a_token_beyond_its_rate_gets_code_6_and_when_to_retry(tmp_path: Path) -
             assert "may draw up to 10 numbers at once" in (await door.good("GET", path))["message"]
         assert (await door.ids.peek("order")).value == 11
 
-    tinyid(behave, access=access)
 
-
-def test_an_error_of_the_store_is_code_6_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_an_error_of_the_store_is_code_6_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend")
 
         async def fails(*_: object, **__: object) -> Any:
@@ -283,32 +261,26 @@ def test_an_error_of_the_store_is_code_6_without_its_address(monkeypatch: pytest
             golden(answer, b'{"data":null,"code":6,"message":"%b%b"}' % (before, AWAY))
             assert answer.headers["retry-after"] == "2"
 
-    tinyid(behave)
 
-
-def test_head_draws_nothing() -> None:
-    async def behave(door: Door) -> None:
+async def test_head_draws_nothing() -> None:
+    async with tinyid() as door:
         await door.ids.create("order", order="trend")
         for path in (ID, SEGMENT):
             answer = await door.ask("HEAD", f"{path}Simple?bizType=order&token=x")
             assert (answer.status, answer.body) == (200, b"")
         assert (await door.ids.inspect("order")).store.max == 0
 
-    tinyid(behave)
 
-
-def test_a_plugin_is_asked_before_a_segment_is_reserved() -> None:
+async def test_a_plugin_is_asked_before_a_segment_is_reserved() -> None:
     from issuer.plugins import Plugin
 
     class Closed(Plugin):
         def before(self, call: Any) -> bool:
             return bool(call.n == 5)
 
-    async def behave(door: Door) -> None:
+    async with tinyid(settings={"plugins": [Closed()]}) as door:
         await door.ids.create("order", order="trend", step=10)
         path = f"{SEGMENT}Simple?bizType=order&token=x"
         golden(await door.ask("GET", path), b"", TEXT)
         await door.ids.configure("order", step=5)
         golden(await door.ask("GET", path), b"0,1,5,1,0", TEXT)
-
-    tinyid(behave, settings={"plugins": [Closed()]})

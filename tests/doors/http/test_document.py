@@ -40,10 +40,9 @@ from issuer.doors.web.schemas import SCHEMAS
 from issuer.operations.tag_options import CreateOptions
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST
-from tests.doors.http.doors import Door, door, through
+from tests.doors.http.doors import Door, open_door
 from tests.doors.http.test_access import call
 from tests.seeds import seeded
-from tests.waiting import run
 
 #: Not `not_a_server_error`: a time-out of 0 s is a 503. That there is no 500 is looked at beside them.
 CHECKS = [
@@ -52,8 +51,8 @@ CHECKS = [
 ]  # fmt: skip
 
 
-def test_the_document_has_each_route_and_each_is_found_by_its_path() -> None:
-    async def behave(door: Door) -> None:
+async def test_the_document_has_each_route_and_each_is_found_by_its_path() -> None:
+    async with open_door() as door:
         shown = await door.good("GET", "/openapi.json")
         assert shown == json.loads(json.dumps(document()))
         documented = {(method.upper(), path) for path, each in shown["paths"].items() for method in each}
@@ -63,8 +62,6 @@ def test_the_document_has_each_route_and_each_is_found_by_its_path() -> None:
             assert route_of(route.method, path) == (route, dict.fromkeys(re.findall(r"{(\w+)}", route.path), ANY))
         names = [each["operationId"] for methods in shown["paths"].values() for each in methods.values()]
         assert max(Counter(names).values()) == 1
-
-    through(behave)
 
 
 def test_the_document_is_openapi_3_1_and_each_reference_leads_somewhere() -> None:
@@ -85,10 +82,9 @@ def test_bodies_have_the_names_of_python() -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_each_route_answers_as_the_document_says(route: Any) -> None:
+async def test_each_route_answers_as_the_document_says(route: Any) -> None:
     """A reply of each, its integers as they are and as strings."""
-
-    async def behave(door: Door) -> None:
+    async with open_door(metrics=lambda: ("text/plain; version=0.0.4", b"x 1\n")) as door:
         await door.ids.create("a", format="A{seq}")
         await door.ids.next("a")
         method, path, body = call(route)
@@ -108,20 +104,13 @@ def test_each_route_answers_as_the_document_says(route: Any) -> None:
                 whole = {**schema, "components": {"schemas": dict(SCHEMAS)}}
                 jsonschema_rs.Draft202012Validator(whole).validate(found.json)
 
-    through(behave, metrics=lambda: ("text/plain; version=0.0.4", b"x 1\n"))
 
-
-def test_metrics_are_what_the_server_gives_and_nothing_where_it_has_none() -> None:
-    async def behave(door: Door) -> None:
+async def test_metrics_are_what_the_server_gives_and_nothing_where_it_has_none() -> None:
+    async with open_door(metrics=lambda: ("text/plain; version=0.0.4", b"issued 1\n")) as door:
         found = await door.ask("GET", "/metrics")
         assert (found.headers["content-type"], found.body) == ("text/plain; version=0.0.4", b"issued 1\n")
-
-    through(behave, metrics=lambda: ("text/plain; version=0.0.4", b"issued 1\n"))
-
-    async def without(door: Door) -> None:
+    async with open_door() as door:
         assert await door.refused("GET", "/metrics") == (404, "not_found")
-
-    through(without)
 
 
 class _Page(HTMLParser):
@@ -145,8 +134,8 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_shows_each_route_and_loads_nothing() -> None:
-    async def behave(door: Door) -> None:
+async def test_the_page_shows_each_route_and_loads_nothing() -> None:
+    async with open_door() as door:
         found = await door.ask("GET", "/docs")
         text = found.body.decode()
         assert found.headers["content-type"] == "text/html; charset=utf-8"
@@ -165,8 +154,6 @@ def test_the_page_shows_each_route_and_loads_nothing() -> None:
         assert {link for link in page.links if not link.startswith("#")} == {"/openapi.json"}
         assert {route.name for route in ROUTES} <= {*page.ids}
 
-    through(behave)
-
 
 # ---------------------------------------------------------------------- probes
 
@@ -177,7 +164,7 @@ def _looking(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
         monkeypatch.setattr(f"issuer.doors.web.probe.LOOK_{name}", seconds.get(name.lower(), 60.0))
 
 
-def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_second(
+async def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[float] = []
@@ -187,7 +174,7 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
         asked.append(timeout)
         return real(self, timeout=timeout, **page)
 
-    async def behave(door: Door) -> None:
+    async with open_door() as door:
         monkeypatch.setattr(MemoryStore, "tags", tags)
         _looking(monkeypatch)
         assert await door.good("GET", "/livez") == {"status": "ok"}
@@ -197,10 +184,8 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
         assert len(asked) == 1
         assert asked[0] <= 30.0  # half of LOOK_WITHIN, and not the 45 s of the store
 
-    through(behave)
 
-
-def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_was_seen_last(
+async def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_was_seen_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = Care.store_ready
@@ -215,7 +200,8 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    async def behave(door: Door) -> None:
+    monkeypatch.setattr("issuer.doors.web.probe.LOOK_FOR", 0.0)
+    async with open_door() as door:
         assert await seen(door, within=60.0, waited_for=60.0) is None
         monkeypatch.setattr(Care, "store_ready", hangs)
         assert await seen(door, waited_for=0.01) is None
@@ -225,14 +211,11 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
         monkeypatch.setattr(Care, "store_ready", real)
         assert await seen(door, within=60.0) is None
 
-    monkeypatch.setattr("issuer.doors.web.probe.LOOK_FOR", 0.0)
-    through(behave)
-
 
 @pytest.mark.live
 @pytest.mark.covers("U.19")
 @pytest.mark.parametrize("of", ["server", "router"])
-def test_a_server_that_has_not_answered_yet_is_unknown_and_does_not_hide_the_other(
+async def test_a_server_that_has_not_answered_yet_is_unknown_and_does_not_hide_the_other(
     start_redis: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     server = start_redis()
@@ -242,38 +225,33 @@ def test_a_server_that_has_not_answered_yet_is_unknown_and_does_not_hide_the_oth
         assert found["ready"] is True
         return found["store"], found["redis"]
 
-    async def main() -> None:
-        async with door(redis=server.url) as opened:
-            server.pause()
-            try:
-                _looking(monkeypatch, waited_for=0.01, within=20.0)
-                while (found := await shown(opened)) == ("unknown", "unknown"):
-                    pass
-                assert found == (None, "unknown")
-            finally:
-                server.resume()
-            _looking(monkeypatch)
-            assert await shown(opened) == (None, None)
-
-    run(main())
+    async with open_door(redis=server.url) as opened:
+        server.pause()
+        try:
+            _looking(monkeypatch, waited_for=0.01, within=20.0)
+            while (found := await shown(opened)) == ("unknown", "unknown"):
+                pass
+            assert found == (None, "unknown")
+        finally:
+            server.resume()
+        _looking(monkeypatch)
+        assert await shown(opened) == (None, None)
 
 
 @pytest.mark.parametrize("of", ["server", "router"])
-def test_a_store_that_has_not_answered_yet_is_unknown(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+async def test_a_store_that_has_not_answered_yet_is_unknown(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    async def behave(door: Door) -> None:
+    monkeypatch.setattr(Care, "store_ready", hangs)
+    _looking(monkeypatch, waited_for=0.01)
+    async with open_door() as door:
         found = await (readyz(door.ids) if of == "router" else door.good("GET", "/readyz"))
         assert (found["ready"], found["store"], found["redis"]) == (True, "unknown", None)
 
-    monkeypatch.setattr(Care, "store_ready", hangs)
-    _looking(monkeypatch, waited_for=0.01)
-    through(behave)
-
 
 @pytest.mark.covers("U.19")
-def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
+async def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("issuer.care.inspection.PAGE", 2)
@@ -290,7 +268,7 @@ def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
         assert (found["ready"], found["store"], found["halted"]) == (True, None, len(found["halted_tags"]))
         return list(found["halted_tags"])
 
-    async def behave(door: Door) -> None:
+    async with open_door() as door:
         for tag in "abcde":
             await door.ids.create(tag)
         for tag in "bde":
@@ -305,26 +283,20 @@ def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
         shown = [["b", "c", "d", "e"], ["b", "c", "d"], ["c", "d"], ["c", "d"]]
         assert [await halted(door) for _ in range(4)] == shown
 
-    through(behave)
-
 
 @pytest.mark.live
-def test_a_redis_that_is_away_is_shown_by_its_code_alone_and_the_process_stays_ready(
+async def test_a_redis_that_is_away_is_shown_by_its_code_alone_and_the_process_stays_ready(
     start_redis: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_redis()
     _looking(monkeypatch, **{"for": 0.0})
-
-    async def main() -> None:
-        async with door(redis=server.url) as opened:
-            assert (await opened.good("GET", "/readyz"))["ready"] is True
-            server.stop()
-            found = await opened.ask("GET", "/readyz")
-            assert (found.status, found.json["ready"]) == (200, True)
-            assert (found.json["redis"], found.json["store"]) == ("redis_unavailable", None)
-            assert server.url not in found.body.decode()
-
-    run(main())
+    async with open_door(redis=server.url) as opened:
+        assert (await opened.good("GET", "/readyz"))["ready"] is True
+        server.stop()
+        found = await opened.ask("GET", "/readyz")
+        assert (found.status, found.json["ready"]) == (200, True)
+        assert (found.json["redis"], found.json["store"]) == ("redis_unavailable", None)
+        assert server.url not in found.body.decode()
 
 
 # ---------------------------------------------------------------------- any request

@@ -18,7 +18,7 @@ from issuer.settings import Settings
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Tag, TagChanges
 from tests.clocks import Clock
-from tests.doors.http.doors import Door, through, tokens
+from tests.doors.http.doors import open_door, tokens
 
 TAGS = [
     "orders", "a/b", "a%2Fb", "%", "%41", "#", "a#b", "{}", "{tag}", "?as=string", "a b", "a+b", "-", "~", "é", "数字",
@@ -28,8 +28,8 @@ HIGH = 2**63 - 10
 
 
 @pytest.mark.parametrize("tag", TAGS)
-def test_each_tag_that_python_takes_has_its_own_numbers(tag: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_each_tag_that_python_takes_has_its_own_numbers(tag: str) -> None:
+    async with open_door() as door:
         made = await door.ask("POST", "/v1/tags", {"tag": tag, "start": 77})
         place = made.headers["location"]
         assert (made.status, made.json["tag"]) == (201, tag)
@@ -44,11 +44,9 @@ def test_each_tag_that_python_takes_has_its_own_numbers(tag: str) -> None:
         # As browsers and Python's own `quote` write it: what needs no escape stands bare.
         assert (await door.good("POST", f"/v1/tags/{quote(tag, safe='!$&()*+,;=:@')}/next"))["number"] == 82
 
-    through(behave)
 
-
-def test_a_slash_of_a_tag_is_not_one_between_segments() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_slash_of_a_tag_is_not_one_between_segments() -> None:
+    async with open_door() as door:
         for tag in ("a/next", "a"):
             await door.ids.create(tag)
         await door.ids.take("a", 5)
@@ -56,21 +54,17 @@ def test_a_slash_of_a_tag_is_not_one_between_segments() -> None:
         assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 6}
         assert await door.refused("POST", "/v1/tags/a/next/next") == (404, "not_found")
 
-    through(behave)
 
-
-def test_a_server_that_tells_only_the_decoded_path_serves_all_tags_without_a_slash() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_server_that_tells_only_the_decoded_path_serves_all_tags_without_a_slash() -> None:
+    async with open_door() as door:
         await door.ids.create("é %")
         path = "/v1/tags/é %/next"
         found = await door.good("POST", "/x", raw_path=None, path=path)
         assert found == {"tag": "é %", "number": 1}
 
-    through(behave)
 
-
-def test_numbers_are_integers_or_strings_as_the_client_wants_them() -> None:
-    async def behave(door: Door) -> None:
+async def test_numbers_are_integers_or_strings_as_the_client_wants_them() -> None:
+    async with open_door() as door:
         await door.ids.create("high", start=HIGH)
         for at in range(3):  # the first one the long way, then the short one
             assert (await door.good("POST", "/v1/tags/high/next"))["number"] == HIGH + 2 * at
@@ -94,18 +88,14 @@ def test_numbers_are_integers_or_strings_as_the_client_wants_them() -> None:
         dry = await door.good("POST", "/v1/tags/high/recover?as=string", {})
         assert dry["recoveries"][0]["new"] == str(2**63 - 1)
 
-    through(behave)
 
-
-def test_a_client_whose_integers_end_at_2_to_the_53_can_say_numbers_as_strings() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_client_whose_integers_end_at_2_to_the_53_can_say_numbers_as_strings() -> None:
+    async with open_door() as door:
         made = {"tag": "a", "above": str(HIGH), "limit": str(HIGH + 5)}
         assert (await door.good("POST", "/v1/tags", made))["limit"] == HIGH + 5
         assert (await door.good("POST", "/v1/tags/a/next"))["number"] == HIGH + 1
         recovered = await door.good("POST", "/v1/tags/a/recover", {"dry_run": False, "at_least": str(HIGH + 3)})
         assert recovered["recoveries"][0]["new"] == HIGH + 5
-
-    through(behave)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +115,8 @@ def test_a_client_whose_integers_end_at_2_to_the_53_can_say_numbers_as_strings()
         ("text/plain;q=rubbish, application/json;q=0.1", True),
     ],
 )
-def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) -> None:
-    async def behave(door: Door) -> None:
+async def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) -> None:
+    async with open_door() as door:
         await door.ids.create("a", format="A{seq:04d}")
         await door.ids.create("b")
         for tag, text in (("a", {"text": "A0001"}), ("b", {})):
@@ -138,15 +128,12 @@ def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) ->
         peeked = await door.ask("GET", "/v1/tags/b/peek", headers=[("Accept", accept)])
         assert peeked.body == b"5" if plain else peeked.json["number"] == 5
 
-    through(behave)
 
-
-def test_a_draw_has_the_same_reply_on_the_short_way_and_on_the_long_one(tmp_path: Path) -> None:
+async def test_a_draw_has_the_same_reply_on_the_short_way_and_on_the_long_one(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, a=(["issue"], ["*"]), b=(["read"], ["*"]))
 
     bodies: list[Any] = [None, {}]
-
-    async def behave(door: Door) -> None:
+    async with open_door(access=access) as door:
         for tag in ("orders", "ä/b"):
             await door.ids.create(tag)
             path = f"/v1/tags/{quote(tag, safe='')}/next"
@@ -164,22 +151,19 @@ def test_a_draw_has_the_same_reply_on_the_short_way_and_on_the_long_one(tmp_path
                     assert same[0] == same[1]
         assert sum(door.app._tally.draws["a"].counts) == 4, "half of the draws took the short way"
 
-    through(behave, access=access)
 
-
-def test_a_format_that_another_process_gives_a_tag_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_format_that_another_process_gives_a_tag_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(service, "PLAIN_FOR", 0.0)
     store = f"sqlite:///{tmp_path}/issuer.db"
-
-    async def behave(door: Door) -> None:
+    async with open_door(store=store) as door:
         await door.ids.create("a", step=1)  # so that the next number is reserved, and the record read with it
         assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 1}
         async with issuer.aconnect(redis="none", store=store, scheduler=None) as other:
             await other.configure("a", format="A{seq:04d}")
         drawn = [await door.good("POST", "/v1/tags/a/next") for _ in range(5)]
         assert drawn[-1] == {"tag": "a", "number": 6, "text": "A0006"}
-
-    through(behave, store=store)
 
 
 class Held(MemoryStore):
@@ -193,20 +177,18 @@ class Held(MemoryStore):
         return super().reserve(*given, **named)
 
 
-def test_a_draw_waits_for_as_long_as_its_client_wants() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_draw_waits_for_as_long_as_its_client_wants() -> None:
+    store = Held()
+    # By itself it would wait for longer than the test does.
+    async with open_door(store=store, settings={"timeout": 3600.0, "insist": 3600.0}, longest=3600.0) as door:
         await door.ids.create("a", step=1)
         assert (await door.good("POST", "/v1/tags/a/next"))["number"] == 1
         store.held = True
         assert await door.refused("POST", "/v1/tags/a/next", {"timeout": 0.05}) == (503, "store_unavailable")
 
-    store = Held()
-    # By itself it would wait for longer than the test does.
-    through(behave, store=store, settings={"timeout": 3600.0, "insist": 3600.0}, longest=3600.0)
 
-
-def test_text_period_and_shard_stand_where_the_tag_has_them() -> None:
-    async def behave(door: Door) -> None:
+async def test_text_period_and_shard_stand_where_the_tag_has_them() -> None:
+    async with open_door() as door:
         await door.ids.create("bills", format="B{seq:06d}{check}")
         await door.ids.create("shards", shards={"shard_bits": 2})
         await door.ids.create("strided", stride=3, offset=2)
@@ -226,11 +208,9 @@ def test_text_period_and_shard_stand_where_the_tag_has_them() -> None:
         assert (peeked["shard"], peeked["text"]) == (sharded["shard"], str(peeked["number"]))
         assert await door.good("POST", "/v1/tags/strided/next") == {"tag": "strided", "number": 2}
 
-    through(behave)
 
-
-def test_a_format_that_is_given_while_numbers_are_drawn_is_seen_at_once() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_format_that_is_given_while_numbers_are_drawn_is_seen_at_once() -> None:
+    async with open_door() as door:
         await door.ids.create("a", step=1)
         for number in (1, 2, 3):
             assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": number}
@@ -238,12 +218,10 @@ def test_a_format_that_is_given_while_numbers_are_drawn_is_seen_at_once() -> Non
         await door.ids.take("a", 5)  # its next segment, with which each process hears of it
         assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 9, "text": "A9"}
 
-    through(behave)
-
 
 @pytest.mark.live
-def test_a_period_is_shown_and_strict_numbers_rise(redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_period_is_shown_and_strict_numbers_rise(redis_url: str) -> None:
+    async with open_door(redis=redis_url) as door:
         daily = {"tag": "daily", "restart": "daily", "format": "{date:%Y%m%d}-{seq:06d}"}
         assert (await door.good("POST", "/v1/tags", daily))["order"] == "strict"
         issued = await door.good("POST", "/v1/tags/daily/next")
@@ -254,12 +232,10 @@ def test_a_period_is_shown_and_strict_numbers_rise(redis_url: str) -> None:
         beside = await asyncio.gather(*(door.good("POST", "/v1/tags/strict/next") for _ in range(200)))
         assert len({each["number"] for each in beside} | {*drawn}) == 250
 
-    through(behave, redis=redis_url)
-
 
 @pytest.mark.live
-def test_an_idempotency_key_has_one_number_however_often_it_is_asked(redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_an_idempotency_key_has_one_number_however_often_it_is_asked(redis_url: str) -> None:
+    async with open_door(redis=redis_url) as door:
         await door.good("POST", "/v1/tags", {"tag": "a"})
         await door.good("POST", "/v1/tags", {"tag": "bills", "format": "B{seq:03d}"})
 
@@ -281,15 +257,12 @@ def test_an_idempotency_key_has_one_number_however_often_it_is_asked(redis_url: 
             assert await door.refused("POST", "/v1/tags/a/next", headers=headers) == (400, "invalid_argument")
         assert (await door.good("POST", "/v1/tags/a/next"))["number"] == many[0]["number"] + 1, "nothing was drawn"
 
-    through(behave, redis=redis_url)
-
 
 @pytest.mark.live
-def test_an_idempotency_key_is_the_tokens_own_and_outlives_its_rotation(redis_url: str, tmp_path: Path) -> None:
+async def test_an_idempotency_key_is_the_tokens_own_and_outlives_its_rotation(redis_url: str, tmp_path: Path) -> None:
     scopes = {"shop": (["issue"], ["*"]), "bill": (["issue"], ["*"])}
     access, made = tokens(tmp_path, **scopes)
-
-    async def behave(door: Door) -> None:
+    async with open_door(redis=redis_url, access=access) as door:
         await door.ids.create("a")
         await door.ids.create("texts", format="B{seq:03d}")
 
@@ -312,12 +285,13 @@ def test_an_idempotency_key_is_the_tokens_own_and_outlives_its_rotation(redis_ur
         door.app = application(door.ids, again)
         assert {each: await drawn(*each) for each in callers} == first
 
-    through(behave, redis=redis_url, access=access)
-
 
 @pytest.mark.live
-def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str) -> None:
+    clock = Clock()
+    access = Access(None)
+    access.rates.clock = clock
+    async with open_door(redis=redis_url, access=access, limits=Settings(longest_ttl=60, keys_per_second=2)) as door:
         await door.ids.create("a")
 
         async def drawn(key: str, body: Any = None) -> tuple[int, str]:
@@ -338,15 +312,14 @@ def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str
         clock.now += 0.5
         assert await drawn("5") == (200, "")
 
+
+@pytest.mark.live
+async def test_a_token_keeps_a_limited_number_of_keys(redis_url: str) -> None:
     clock = Clock()
     access = Access(None)
     access.rates.clock = clock
-    through(behave, redis=redis_url, access=access, limits=Settings(longest_ttl=60, keys_per_second=2))
-
-
-@pytest.mark.live
-def test_a_token_keeps_a_limited_number_of_keys(redis_url: str) -> None:
-    async def behave(door: Door) -> None:
+    limits = Settings(longest_ttl=3600, keys_per_second=1, living_keys=10)
+    async with open_door(redis=redis_url, access=access, limits=limits) as door:
         await door.ids.create("a")
 
         async def drawn(key: int, ttl: float = 3600) -> Any:
@@ -367,16 +340,12 @@ def test_a_token_keeps_a_limited_number_of_keys(redis_url: str) -> None:
         assert [each.json["number"] for each in known] == [*range(1, len(ends) + 1)], "known keys get their numbers"
         assert (await drawn(-1, 1)).status == 200
 
-    clock = Clock()
-    access = Access(None)
-    access.rates.clock = clock
-    limits = Settings(longest_ttl=3600, keys_per_second=1, living_keys=10)
-    through(behave, redis=redis_url, access=access, limits=limits)
-
 
 @pytest.mark.live
-def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_tag_gets_no_more_series_than_the_server_allows(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_door(redis=redis_url, limits=Settings(series_per_tag=3)) as door:
         await door.ids.create("a", restart="yearly", keyed=True, format="{date:%Y}-{key}-{seq}")
 
         async def drawn(key: str) -> tuple[int, str]:
@@ -404,11 +373,9 @@ def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkey
         assert [await drawn(key) for key in "ef"] == [(200, ""), (400, "invalid_argument")]
         assert looks
 
-    through(behave, redis=redis_url, limits=Settings(series_per_tag=3))
 
-
-def test_take_reserve_and_warm_do_what_python_does() -> None:
-    async def behave(door: Door) -> None:
+async def test_take_reserve_and_warm_do_what_python_does() -> None:
+    async with open_door() as door:
         await door.ids.create("a", step=10)
         await door.good("POST", "/v1/tags/a/warm")
         assert (await door.good("POST", "/v1/tags/a/take", {"n": 25}))["numbers"] == list(range(1, 26))
@@ -422,11 +389,9 @@ def test_take_reserve_and_warm_do_what_python_does() -> None:
             assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": True}) == (422, "wrong_type")
             assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": 10**30}) == (400, "invalid_argument")
 
-    through(behave)
 
-
-def test_many_numbers_come_in_pieces_and_are_all_there() -> None:
-    async def behave(door: Door) -> None:
+async def test_many_numbers_come_in_pieces_and_are_all_there() -> None:
+    async with open_door() as door:
         await door.ids.create("a", step=100_000)
         numbers = list(range(1, 25_001))
         assert (await door.good("POST", "/v1/tags/a/take", {"n": 25_000}))["numbers"] == numbers
@@ -435,11 +400,9 @@ def test_many_numbers_come_in_pieces_and_are_all_there() -> None:
         plain = await door.ask("POST", "/v1/tags/a/take", {"n": 25_000}, headers=[("Accept", "text/plain")])
         assert plain.body.decode().splitlines() == [str(50_000 + number) for number in numbers]
 
-    through(behave)
 
-
-def test_others_have_their_turn_while_many_numbers_are_taken() -> None:
-    async def behave(door: Door) -> None:
+async def test_others_have_their_turn_while_many_numbers_are_taken() -> None:
+    async with open_door() as door:
         await door.ids.create("a", order="trend", step=1_000_000)
         await door.ids.next("a")
         turns, n = 0, 100_000
@@ -459,13 +422,10 @@ def test_others_have_their_turn_while_many_numbers_are_taken() -> None:
         beside.cancel()
         assert taken["numbers"] == list(range(n + 2, 2 * n + 2))
 
-    through(behave)
 
-
-def test_what_take_had_drawn_when_it_failed_is_the_clients() -> None:
+async def test_what_take_had_drawn_when_it_failed_is_the_clients() -> None:
     store = MemoryStore()
-
-    async def behave(door: Door) -> None:
+    async with open_door(store=store) as door:
         for tag, how, kind in (("a", "", int), ("b", "?as=string", str)):
             await door.ids.create(tag, step=10, order="trend")
             await door.ids.next(tag)
@@ -474,11 +434,9 @@ def test_what_take_had_drawn_when_it_failed_is_the_clients() -> None:
             assert (answer.status, answer.code) == (409, "limit_reached")
             assert (answer.json["drawn"], answer.json["limit"]) == ([*map(kind, range(2, 26))], kind(25))
 
-    through(behave, store=store)
 
-
-def test_peek_and_decode_consume_nothing_and_tell_what_python_tells() -> None:
-    async def behave(door: Door) -> None:
+async def test_peek_and_decode_consume_nothing_and_tell_what_python_tells() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         await door.ids.take("a", 5)
         assert [(await door.good("GET", "/v1/tags/a/peek"))["number"] for _ in range(3)] == [6] * 3
@@ -490,11 +448,10 @@ def test_peek_and_decode_consume_nothing_and_tell_what_python_tells() -> None:
         assert (await door.good("GET", "/v1/tags/a/who/3"))["state"] == "reserved"
         assert (await door.good("GET", "/v1/tags/a/who/5000"))["entries"] == []
 
-    through(behave)
 
-
-def test_snowflake_numbers_are_drawn_and_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_snowflake_numbers_are_drawn_and_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISSUER_MACHINE", "3")
+    async with open_door() as door:
         options = {"machine": "fixed", "epoch": "2026-01-01", "lease": 86_400}
         await door.good("POST", "/v1/tags", {"tag": "events", "strategy": "snowflake", "options": options})
         number = (await door.good("POST", "/v1/tags/events/next"))["number"]
@@ -502,6 +459,3 @@ def test_snowflake_numbers_are_drawn_and_taken_apart(monkeypatch: pytest.MonkeyP
         assert (found["value"], found["machine"]) == (number, 3)
         assert await door.refused("GET", f"/v1/tags/events/who/{number}") == (422, "not_decodable")
         assert "layout" in await door.good("GET", "/v1/tags/events")
-
-    monkeypatch.setenv("ISSUER_MACHINE", "3")
-    through(behave)

@@ -20,7 +20,7 @@ from issuer.errors import IssuerError
 from issuer.views import view
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
-from tests.doors.http.doors import Answer, Door, through
+from tests.doors.http.doors import Answer, open_door
 from tests.engine.test_views import ERRORS
 
 SECRET = "hunter2-of-the-store"
@@ -75,8 +75,8 @@ def test_numbers_that_an_error_carries_are_strings_if_the_client_wants_them_so()
     assert (found["limit"], found["drawn"]) == (str(2**63 - 1), [str(2**63 - 2), str(2**63 - 1)])
 
 
-def test_a_closed_issuer_is_a_service_that_is_away() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_closed_issuer_is_a_service_that_is_away() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         for _ in range(2):
             await door.good("POST", NEXT)
@@ -86,14 +86,12 @@ def test_a_closed_issuer_is_a_service_that_is_away() -> None:
             assert (found.status, found.code, found.headers["retry-after"]) == (503, "failed", "1")
         assert (await door.ask("GET", "/livez")).status == 200
 
-    through(behave)
-
 
 # ---------------------------------------------------------------------- faults within
 
 
 @pytest.mark.parametrize("broken", ["next", "take", "composed", "tags", "create", "ready"])
-def test_a_fault_within_is_a_500_that_tells_nothing(
+async def test_a_fault_within_is_a_500_that_tells_nothing(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -108,7 +106,7 @@ def test_a_fault_within_is_a_500_that_tells_nothing(
         "ready": ("GET", "/readyz"),
     }
 
-    async def behave(door: Door) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         if found := {"tags": "tag_pages", "ready": "store_ready"}.get(broken):  # they read the store by pages
             monkeypatch.setattr(Care, found, fails)
@@ -116,21 +114,19 @@ def test_a_fault_within_is_a_500_that_tells_nothing(
             monkeypatch.setattr(AsyncEngine, "ranges", fails)
         else:
             monkeypatch.setattr(issuer.AsyncIssuer, broken, fails)
-        answer = await door.ask(*calls[broken], token="issuer_" + SECRET)
+        with caplog.at_level(logging.DEBUG):
+            answer = await door.ask(*calls[broken], token="issuer_" + SECRET)
         assert (answer.status, answer.code) == (500, "internal")
         assert {*answer.json} == {"type", "title", "status", "code", "detail"}
         for word in (SECRET, "RuntimeError", "Traceback", ".py", "mongodb"):
             assert word not in answer.body.decode() + str(answer.headers)
-
-    with caplog.at_level(logging.DEBUG):
-        through(behave)
     assert SECRET not in caplog.text
     assert "Traceback" not in caplog.text
     assert "RuntimeError in fails (test_refusals.py:" in caplog.text, "the log says where"
 
 
-def test_a_fault_of_the_short_way_is_one_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_fault_of_the_short_way_is_one_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         await door.good("POST", NEXT)
 
@@ -142,11 +138,9 @@ def test_a_fault_of_the_short_way_is_one_as_well(monkeypatch: pytest.MonkeyPatch
         assert (found.status, found.code) == (500, "internal")
         assert SECRET not in found.body.decode()
 
-    through(behave)
 
-
-def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door(settings={"timeout": 0.2, "insist": 0.1}) as door:
         await door.ids.create("a", step=1, timeout=60)
         await door.good("POST", NEXT, {"timeout": 60})
 
@@ -161,8 +155,6 @@ def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPa
             assert found.json["detail"] == (
                 "the store did not answer in time, or did not reserve numbers: the log of the server has the reason"
             )
-
-    through(behave, settings={"timeout": 0.2, "insist": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -228,17 +220,17 @@ BODIES = [
 
 
 @pytest.mark.parametrize("given", ["5\n", "", "-5", "5.0", "9" * 20])
-def test_a_number_as_a_text_has_digits_only(given: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_number_as_a_text_has_digits_only(given: str) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         assert await door.refused("POST", "/v1/tags/a/recover", {"at_least": given}) == (422, "wrong_type")
 
-    through(behave)
-
 
 @pytest.mark.parametrize(("body", "status", "code"), BODIES, ids=range(len(BODIES)))
-def test_a_body_that_isn_t_as_it_should_be_is_refused_and_draws_nothing(body: bytes, status: int, code: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_body_that_isn_t_as_it_should_be_is_refused_and_draws_nothing(
+    body: bytes, status: int, code: str
+) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         json_ = [("Content-Type", "application/json")]
         assert await door.refused("POST", NEXT, sent=body, headers=json_) == (status, code)
@@ -246,11 +238,9 @@ def test_a_body_that_isn_t_as_it_should_be_is_refused_and_draws_nothing(body: by
         assert await door.refused("POST", NEXT, pieces=halves, headers=json_) == (status, code), "without a length"
         assert (await door.good("POST", NEXT))["number"] == 1
 
-    through(behave)
 
-
-def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         json_ = [("Content-Type", "application/json")]
         padded = b"{" + b" " * (BODY_MOST - 2) + b"}"
@@ -262,8 +252,6 @@ def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> None:
             assert (found.status, found.code) == (413, "too_large")
             assert found.headers["connection"] == "close", "what is left of the body is no request"
         assert (await door.good("POST", NEXT))["number"] == 2
-
-    through(behave)
 
 
 @pytest.mark.parametrize(
@@ -286,8 +274,8 @@ def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> None:
         ("", b"", 200),
     ],
 )
-def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status: int) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status: int) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         headers = [] if said is None else [("Content-Type", said)]
         for expected in (1, 2):  # the long way, and what could be the short one
@@ -295,8 +283,6 @@ def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status: int)
             assert answer.status == status
             assert answer.json["number"] == expected if status == 200 else answer.code == "unsupported_media_type"
         assert (await door.good("POST", NEXT))["number"] == (3 if status == 200 else 1)
-
-    through(behave)
 
 
 @pytest.mark.parametrize(
@@ -330,18 +316,16 @@ def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status: int)
         ("/v1/tags/-/next?tag=", 400, "invalid_argument"),
     ],
 )
-def test_a_path_or_query_that_isn_t_as_it_should_be_is_refused(target: str, status: int, code: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_path_or_query_that_isn_t_as_it_should_be_is_refused(target: str, status: int, code: str) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         for _ in range(2):
             assert await door.refused("POST", target) == (status, code)
         assert (await door.good("POST", NEXT))["number"] == 1
 
-    through(behave)
 
-
-def test_no_get_draws_and_other_methods_are_told_which_there_are() -> None:
-    async def behave(door: Door) -> None:
+async def test_no_get_draws_and_other_methods_are_told_which_there_are() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         await door.good("POST", NEXT)
         for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY", "next"):
@@ -352,11 +336,9 @@ def test_no_get_draws_and_other_methods_are_told_which_there_are() -> None:
             assert (found.status, found.headers["allow"]) == (405, "DELETE, GET, HEAD, PATCH")
         assert (await door.good("POST", NEXT))["number"] == 2
 
-    through(behave)
 
-
-def test_head_has_the_headers_of_get_and_no_body() -> None:
-    async def behave(door: Door) -> None:
+async def test_head_has_the_headers_of_get_and_no_body() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         for path in ("/v1/tags", "/v1/tags/a", "/livez", "/openapi.json", "/docs"):
             got, headed = await door.ask("GET", path), await door.ask("HEAD", path)
@@ -364,12 +346,10 @@ def test_head_has_the_headers_of_get_and_no_body() -> None:
         headed = await door.ask("HEAD", "/v1/tags/b")
         assert (headed.status, headed.body) == (404, b"")
 
-    through(behave)
-
 
 @pytest.mark.parametrize("name", ["Host", "Authorization", "Idempotency-Key", "Content-Type", "Content-Length"])
-def test_a_header_that_comes_twice_is_refused_if_it_means_two_things_then(name: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_header_that_comes_twice_is_refused_if_it_means_two_things_then(name: str) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         for _ in range(2):
             twice = [(name, "0"), (name, "0")]
@@ -378,11 +358,9 @@ def test_a_header_that_comes_twice_is_refused_if_it_means_two_things_then(name: 
             await door.good("POST", NEXT, headers=doubled)
         assert (await door.good("POST", NEXT))["number"] == 3
 
-    through(behave)
 
-
-def test_a_client_that_goes_before_its_request_is_there_draws_nothing() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_client_that_goes_before_its_request_is_there_draws_nothing() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         sent: list[Any] = []
 
@@ -400,10 +378,10 @@ def test_a_client_that_goes_before_its_request_is_there_draws_nothing() -> None:
         assert [each.get("status") for each in sent] == [400, None]
         assert (await door.good("POST", NEXT))["number"] == 1
 
-    through(behave)
 
-
-def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[float | None] = []
     real = numbers.ranges
 
@@ -411,7 +389,8 @@ def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_it(monk
         asked.append(timeout)
         return await real(service, call, tag, n, timeout)
 
-    async def behave(door: Door) -> None:
+    monkeypatch.setattr(numbers, "ranges", ranges)
+    async with open_door(longest=2.5) as door:
         await door.ids.create("a")
         for timeout in (0.5, 2, 3, 1e6, float("1e300")):
             await door.good("POST", "/v1/tags/a/take", {"n": 1, "timeout": timeout})
@@ -419,16 +398,11 @@ def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_it(monk
         await door.good("GET", "/v1/tags?timeout=1.5")
         for wrong in ("x", "-1", "nan", "inf", "1e5", ""):
             assert await door.refused("GET", f"/v1/tags?timeout={wrong}") == (400, "invalid_argument")
-
-    monkeypatch.setattr(numbers, "ranges", ranges)
-    through(behave, longest=2.5)
     assert asked == [0.5, 2, 2.5, 2.5, 2.5, None]
 
 
 @pytest.mark.parametrize("longest", [0, -1, float("nan"), "5", True])
-def test_a_server_without_time_for_a_call_is_refused(longest: Any) -> None:
-    async def behave(_: Door) -> None:
-        raise AssertionError
-
+async def test_a_server_without_time_for_a_call_is_refused(longest: Any) -> None:
     with pytest.raises(issuer.InvalidArgument, match="longest must be"):
-        through(behave, longest=longest)
+        async with open_door(longest=longest):
+            raise AssertionError

@@ -11,7 +11,7 @@ from issuer.care.verification import Audit
 from issuer.core.steps import Steps
 from issuer.doors.web.schemas import SCHEMAS
 from issuer.doors.web.tags import cursor
-from tests.doors.http.doors import Door, through
+from tests.doors.http.doors import Door, open_door
 
 LINES = [("Accept", "application/x-ndjson")]
 
@@ -29,8 +29,8 @@ async def paged(door: Door, path: str, member: str) -> list[Any]:
         more = f"&cursor={page['next']}"
 
 
-def test_a_tag_is_made_shown_changed_and_retired() -> None:
-    async def behave(door: Door) -> None:
+async def test_a_tag_is_made_shown_changed_and_retired() -> None:
+    async with open_door() as door:
         said = {"tag": "a", "start": 5, "step": 10, "limit": "js", "order": "trend", "description": "é", "ahead": 2}
         made = await door.ask("POST", "/v1/tags", said)
         assert made.status == 201
@@ -56,12 +56,10 @@ def test_a_tag_is_made_shown_changed_and_retired() -> None:
         assert await door.refused("POST", "/v1/tags/a/next") == (404, "unknown_tag")
         assert await door.refused("DELETE", "/v1/tags/a") == (404, "unknown_tag")
 
-    through(behave)
-
 
 @pytest.mark.covers("U.20")
-def test_many_tags_are_created_by_one_request_or_none() -> None:
-    async def behave(door: Door) -> None:
+async def test_many_tags_are_created_by_one_request_or_none() -> None:
+    async with open_door() as door:
         said: list[dict[str, Any]] = [
             {"tag": "b", "start": "9007199254740993", "order": "trend"},
             {"tag": "a"},
@@ -93,11 +91,9 @@ def test_many_tags_are_created_by_one_request_or_none() -> None:
         which = await door.ask("POST", "/v1/tags", {"tags": [{"tag": "x"}, {"tag": "y", "step": 0}]})
         assert which.json["tag"] == "y"
 
-    through(behave)
 
-
-def test_what_makes_numbers_is_said_as_python_says_it() -> None:
-    async def behave(door: Door) -> None:
+async def test_what_makes_numbers_is_said_as_python_says_it() -> None:
+    async with open_door(settings={"keys": {"k1": "0123456789abcdef", "k2": "fedcba9876543210"}}) as door:
         made: list[dict[str, Any]] = [
             {"tag": "strided", "stride": 3, "offset": 2, "start": "1"},
             {"tag": "shards", "shards": {"shard_bits": 2, "app_bits": 4, "app": 3}},
@@ -116,11 +112,9 @@ def test_what_makes_numbers_is_said_as_python_says_it() -> None:
             refused = await door.refused("POST", "/v1/tags", {"tag": "x", "scramble": wrong})
             assert refused == (422, "wrong_type")
 
-    through(behave, settings={"keys": {"k1": "0123456789abcdef", "k2": "fedcba9876543210"}})
 
-
-def test_tags_are_listed_by_name_in_pages_each_once() -> None:
-    async def behave(door: Door) -> None:
+async def test_tags_are_listed_by_name_in_pages_each_once() -> None:
+    async with open_door() as door:
         names = ["é", "a", "b", "B", "a#1", "zz", "~", "0", "a/b", "数"]
         for name in names:
             await door.ids.create(name)
@@ -131,11 +125,9 @@ def test_tags_are_listed_by_name_in_pages_each_once() -> None:
         rest = await door.good("GET", f"/v1/tags?cursor={page['next']}")
         assert [each["tag"] for each in rest["tags"]] == sorted(names)[3:]
 
-    through(behave)
 
-
-def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() -> None:
-    async def behave(door: Door) -> None:
+async def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() -> None:
+    async with open_door() as door:
         await door.ids.create("a", step=1)
         for _ in range(10):
             await door.ids.next("a")
@@ -144,8 +136,6 @@ def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() -> Non
         upward = await paged(door, "/v1/tags/a/segments?upward=true", "segments")
         assert upward == entries[::-1]
         assert await door.refused("GET", "/v1/tags/b/segments") == (404, "unknown_tag")
-
-    through(behave)
 
 
 @pytest.mark.parametrize("path", ["/v1/tags", "/v1/tags/a/segments"])
@@ -159,16 +149,14 @@ def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() -> Non
         f"cursor={cursor([5, 2, chr(0xD800)])}",
     ],
 )  # fmt: skip
-def test_a_page_that_there_can_t_be_is_refused(path: str, query: str) -> None:
-    async def behave(door: Door) -> None:
+async def test_a_page_that_there_can_t_be_is_refused(path: str, query: str) -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         assert await door.refused("GET", f"{path}?{query}") == (400, "invalid_argument")
 
-    through(behave)
 
-
-def test_halt_stops_a_tag_and_recover_says_first_what_it_would_do() -> None:
-    async def behave(door: Door) -> None:
+async def test_halt_stops_a_tag_and_recover_says_first_what_it_would_do() -> None:
+    async with open_door() as door:
         await door.ids.create("a", step=10)
         await door.ids.take("a", 10)
         assert (await door.ask("POST", "/v1/tags/a/halt")).status == 204
@@ -187,11 +175,9 @@ def test_halt_stops_a_tag_and_recover_says_first_what_it_would_do() -> None:
         for wrong in (0, "false", None):
             assert await door.refused("POST", "/v1/tags/a/recover", {"dry_run": wrong}) == (422, "wrong_type")
 
-    through(behave)
 
-
-def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def behave(door: Door) -> None:
+async def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door() as door:
         for tag in ("a", "b", "c"):
             await door.ids.create(tag)
         store_away = issuer.StoreUnavailable("away", tag="b")
@@ -214,11 +200,9 @@ def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypatch: p
             await door.ids.delete(tag)
         assert (await door.ask("GET", "/v1/verify", headers=LINES)).body == b""
 
-    through(behave)
 
-
-def test_verify_and_doctor_show_what_python_finds() -> None:
-    async def behave(door: Door) -> None:
+async def test_verify_and_doctor_show_what_python_finds() -> None:
+    async with open_door() as door:
         await door.ids.create("a")
         await door.ids.next("a")
         assert await door.good("GET", "/v1/verify") == {"discrepancies": []}
@@ -232,5 +216,3 @@ def test_verify_and_doctor_show_what_python_finds() -> None:
             each for each in (await door.good("GET", "/v1/doctor"))["findings"] if each["check"] == "tag-halted"
         ]
         assert halted["remedy"] == 'Run POST /v1/tags/a/recover {"dry_run": false}.'
-
-    through(behave)
