@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,3 +167,21 @@ def path_with_redis(tmp_path: Path) -> str:
     folder.mkdir()
     (folder / ("valkey-server" if "valkey" in binary.name else "redis-server")).symlink_to(binary)
     return str(folder)
+
+
+@pytest.fixture(params=["mariadb", "postgres"])
+def sources(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Make a database with the tables of some layouts, the first with these rows, on each server in turn."""
+    from tests.cli.sources import LAYOUTS, Source
+
+    server = request.getfixturevalue(f"{request.param}_server")
+    with ExitStack() as ends:
+
+        def begin(*layouts: str, rows: Sequence[Sequence[object]] = ()) -> Source:
+            source = Source(server.url, *layouts)
+            ends.callback(source.close)
+            if rows:
+                source.insert(*LAYOUTS[layouts[0]][0], *rows)
+            return source
+
+        yield begin

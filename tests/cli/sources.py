@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import secrets
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -13,6 +14,8 @@ import pymysql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from tests.cli.conftest import Ended
 
 #: The tables of each layout. What only MySQL understands stands in /* */ for PostgreSQL.
 TABLES = {
@@ -44,6 +47,9 @@ TABLES = {
     "parcels": "CREATE TABLE parcels (id {serial} PRIMARY KEY, name varchar(20))",
     "table": "CREATE TABLE orders (id {serial} PRIMARY KEY, name varchar(20))",
 }
+
+
+Sources = Callable[..., "Source"]
 
 
 class Source:
@@ -130,3 +136,48 @@ class Source:
         self.connection.close()
         with self._connected(self._server) as admin:
             admin.execute(f"DROP DATABASE {self._name}")
+
+
+LEAF = ("leaf_alloc", "biz_tag, max_id, step, description")
+GO = ("leaf_alloc", "id, biz_tag, max_id, step, description")
+TINYID = ("tiny_id_info", "id, biz_type, max_id, step, delta, remainder")
+ALLOC = ("id_alloc", "app_id, app_name, shard_id, max_id, step, max_limit_id")
+
+#: Of each layout: the rows, further arguments, and LAST THERE and FIRST HERE of each tag.
+LAYOUTS: dict[str, tuple[tuple[str, str], list[tuple[Any, ...]], list[str], dict[str, list[int]]]] = {
+    "leaf": (
+        LEAF,
+        [("orders", 2001, 2000, "old"), ("new", 1, 10, None), ("zero", 0, 10, None), ("Größe", 7, 1, "a\nb")],
+        [],
+        {"orders": [2000, 2001], "new": [0, 1], "zero": [0, 1], "Größe": [6, 7]},
+    ),
+    "leaf-go": (GO, [(1, "orders", 5, 2000, "")], [], {"orders": [4, 5]}),
+    "tinyid": (
+        TINYID,
+        [(1, "test", 1, 100000, 1, 0), (2, "odd", 1, 100000, 2, 1), (3, "even", 1000, 9, 3, 0), (4, "big", 7, 1, 5, 4)],
+        [],
+        {"test": [1, 2], "odd": [1, 3], "even": [1000, 1002], "big": [7, 9]},
+    ),
+    "cosid": (("cosid", "name, last_max_id, last_fetch_time"), [("ns.a", 0, 0), ("ns.b", 77, 5)], [],
+              {"ns.a": [0, 1], "ns.b": [77, 78]}),
+    "sequence": (('"sequence"', "seq_name, current_value, _increment"), [("a", 7, 1), ("b", 7, 5), ("c", 0, 5)], [],
+                 {"a": [7, 8], "b": [7, 12], "c": [0, 5]}),
+    "sequence-value": (("sequence_value", "Name, ID"), [("a", 100), ("a", 300), ("a", 200), ("b", 0)],
+                       ["--block", "20"], {"a": [320, 321], "b": [20, 21]}),
+    "id-alloc": (
+        ALLOC,
+        [(17, "pay", shard, 3 * shard, 1000, 0) for shard in range(64)],
+        [],
+        {"pay": [189 << 14 | 63 << 8 | 17, 190 << 14 | 17]},
+    ),
+    "django-sequences": (("sequences_sequence", "name, last"), [("default", 3), ("cases", 0)], [],
+                         {"default": [3, 4], "cases": [0, 1]}),
+    "table": (("orders", "id, name"), [(1, "a"), (41, "b")], ["--table", "orders", "--column", "id"],
+              {"orders": [41, 42]}),
+}  # fmt: skip
+
+
+def shown(ended: Ended) -> dict[str, list[int]]:
+    """Return the numbers of the table by tag."""
+    lines = [line.split() for line in ended.out.splitlines()[1:]]
+    return {tag: [int(each) for each in numbers] for tag, *numbers in lines}

@@ -3,92 +3,27 @@
 from __future__ import annotations
 
 import secrets
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer.care.importing import database
 from issuer.cli.commands import import_
 from issuer.doors.access import Access
 from tests.cli.conftest import altered
-from tests.cli.sources import Source
+from tests.cli.sources import ALLOC, LAYOUTS, LEAF, TINYID, Sources, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.cli.conftest import Cli, Ended
+    from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(params=["mariadb", "postgres"])
-def sources(request: pytest.FixtureRequest) -> Iterator[Callable[..., Source]]:
-    """Make a database with the tables of some layouts, on each server in turn."""
-    server = request.getfixturevalue(f"{request.param}_server")
-    made: list[Source] = []
-
-    def begin(*layouts: str) -> Source:
-        made.append(Source(server.url, *layouts))
-        return made[-1]
-
-    yield begin
-    for each in made:
-        each.close()
-
-
-def shown(ended: Ended) -> dict[str, list[int]]:
-    """Return the numbers of the table by tag."""
-    lines = [line.split() for line in ended.out.splitlines()[1:]]
-    return {tag: [int(each) for each in numbers] for tag, *numbers in lines}
-
-
-LEAF = ("leaf_alloc", "biz_tag, max_id, step, description")
-GO = ("leaf_alloc", "id, biz_tag, max_id, step, description")
-TINYID = ("tiny_id_info", "id, biz_type, max_id, step, delta, remainder")
-ALLOC = ("id_alloc", "app_id, app_name, shard_id, max_id, step, max_limit_id")
-
-#: Of each layout: the rows, further arguments, and LAST THERE and FIRST HERE of each tag.
-LAYOUTS: dict[str, tuple[tuple[str, str], list[tuple[Any, ...]], list[str], dict[str, list[int]]]] = {
-    "leaf": (
-        LEAF,
-        [("orders", 2001, 2000, "old"), ("new", 1, 10, None), ("zero", 0, 10, None), ("Größe", 7, 1, "a\nb")],
-        [],
-        {"orders": [2000, 2001], "new": [0, 1], "zero": [0, 1], "Größe": [6, 7]},
-    ),
-    "leaf-go": (GO, [(1, "orders", 5, 2000, "")], [], {"orders": [4, 5]}),
-    "tinyid": (
-        TINYID,
-        [(1, "test", 1, 100000, 1, 0), (2, "odd", 1, 100000, 2, 1), (3, "even", 1000, 9, 3, 0), (4, "big", 7, 1, 5, 4)],
-        [],
-        {"test": [1, 2], "odd": [1, 3], "even": [1000, 1002], "big": [7, 9]},
-    ),
-    "cosid": (("cosid", "name, last_max_id, last_fetch_time"), [("ns.a", 0, 0), ("ns.b", 77, 5)], [],
-              {"ns.a": [0, 1], "ns.b": [77, 78]}),
-    "sequence": (('"sequence"', "seq_name, current_value, _increment"), [("a", 7, 1), ("b", 7, 5), ("c", 0, 5)], [],
-                 {"a": [7, 8], "b": [7, 12], "c": [0, 5]}),
-    "sequence-value": (("sequence_value", "Name, ID"), [("a", 100), ("a", 300), ("a", 200), ("b", 0)],
-                       ["--block", "20"], {"a": [320, 321], "b": [20, 21]}),
-    "id-alloc": (
-        ALLOC,
-        [(17, "pay", shard, 3 * shard, 1000, 0) for shard in range(64)],
-        [],
-        {"pay": [189 << 14 | 63 << 8 | 17, 190 << 14 | 17]},
-    ),
-    "django-sequences": (("sequences_sequence", "name, last"), [("default", 3), ("cases", 0)], [],
-                         {"default": [3, 4], "cases": [0, 1]}),
-    "table": (("orders", "id, name"), [(1, "a"), (41, "b")], ["--table", "orders", "--column", "id"],
-              {"orders": [41, 42]}),
-}  # fmt: skip
 
 
 @pytest.mark.covers("U.13")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_first_number_here_is_the_first_that_the_source_has_not_given(
-    direct: Cli, sources: Callable[..., Source], layout: str
+    direct: Cli, sources: Sources, layout: str
 ) -> None:
     table, rows, more, promised = LAYOUTS[layout]
     source = sources(layout)
@@ -117,7 +52,7 @@ def test_the_first_number_here_is_the_first_that_the_source_has_not_given(
 
 @pytest.mark.parametrize("sources", ["postgres"], indirect=True)
 def test_sequences_that_the_user_may_not_read_are_named_and_other_schemas_are_left_out(
-    direct: Cli, sources: Callable[..., Source]
+    direct: Cli, sources: Sources
 ) -> None:
     source = sources("table")
     user = f"reader_{secrets.token_hex(4)}"
@@ -137,14 +72,14 @@ def test_sequences_that_the_user_may_not_read_are_named_and_other_schemas_are_le
         source.run(f"DROP ROLE {user}")
 
 
-def test_a_source_without_tags_is_a_problem(direct: Cli, sources: Callable[..., Source]) -> None:
+def test_a_source_without_tags_is_a_problem(direct: Cli, sources: Sources) -> None:
     source = sources("leaf")
     ended = direct("import", "--from", source.url, "--layout", "leaf", "--dry-run")
     assert (ended.code, ended.out, "the source has no tags: check --layout" in ended.err) == (4, "", True)
 
 
 @pytest.mark.parametrize("sources", ["postgres"], indirect=True)
-def test_sequences_of_postgresql(direct: Cli, sources: Callable[..., Source]) -> None:
+def test_sequences_of_postgresql(direct: Cli, sources: Sources) -> None:
     source = sources("table")
     for statement in (
         "CREATE SEQUENCE fresh",
@@ -179,9 +114,7 @@ def test_sequences_of_postgresql(direct: Cli, sources: Callable[..., Source]) ->
     assert direct(*line, "reset", "--dry-run").out.splitlines()[1:] == ["reset          39          41"]
 
 
-def test_a_counter_column_whose_highest_rows_were_deleted_goes_on_above_them(
-    direct: Cli, sources: Callable[..., Source]
-) -> None:
+def test_a_counter_column_whose_highest_rows_were_deleted_goes_on_above_them(direct: Cli, sources: Sources) -> None:
     source = sources("table")
     for _ in range(9):
         source.run("INSERT INTO orders (name) VALUES ('a')")
@@ -195,9 +128,7 @@ def test_a_counter_column_whose_highest_rows_were_deleted_goes_on_above_them(
 
 
 @pytest.mark.parametrize("sources", ["postgres"], indirect=True)
-def test_a_counter_that_the_column_does_not_own_or_that_was_set_counts(
-    direct: Cli, sources: Callable[..., Source]
-) -> None:
+def test_a_counter_that_the_column_does_not_own_or_that_was_set_counts(direct: Cli, sources: Sources) -> None:
     source = sources("table")
     for statement in (
         "CREATE SCHEMA shop",
@@ -219,9 +150,7 @@ def test_a_counter_that_the_column_does_not_own_or_that_was_set_counts(
 
 @pytest.mark.parametrize("sources", ["mariadb"], indirect=True)
 @pytest.mark.parametrize("cache", [0, 10])
-def test_a_sequence_that_is_the_default_of_the_column_counts(
-    direct: Cli, sources: Callable[..., Source], cache: int
-) -> None:
+def test_a_sequence_that_is_the_default_of_the_column_counts(direct: Cli, sources: Sources, cache: int) -> None:
     source = sources("table")
     source.run(f"""CREATE SEQUENCE "a b" START 5 INCREMENT 5 CACHE {cache}""")
     source.run("""CREATE TABLE foreign_ (id bigint PRIMARY KEY DEFAULT nextval("a b"), name varchar(20))""")
@@ -242,9 +171,7 @@ UNCOUNTED = {
 @pytest.mark.parametrize(
     ("sources", "default"), [(name, each) for name in UNCOUNTED for each in UNCOUNTED[name]], indirect=["sources"]
 )
-def test_a_default_whose_numbers_cannot_be_known_is_refused(
-    direct: Cli, sources: Callable[..., Source], default: str
-) -> None:
+def test_a_default_whose_numbers_cannot_be_known_is_refused(direct: Cli, sources: Sources, default: str) -> None:
     source = sources()
     source.run("CREATE SEQUENCE s")
     source.run(f"CREATE TABLE orders (id bigint DEFAULT {default}, name varchar(20), n bigint DEFAULT -1)")
@@ -285,7 +212,7 @@ REFUSED: list[tuple[str, tuple[str, str], tuple[Any, ...], str]] = [
 @pytest.mark.covers("U.13")
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]}: {case[3]}"[:50])
 def test_what_cannot_be_imported_is_named_and_the_others_are_imported(
-    direct: Cli, sources: Callable[..., Source], case: tuple[str, tuple[str, str], tuple[Any, ...], str]
+    direct: Cli, sources: Sources, case: tuple[str, tuple[str, str], tuple[Any, ...], str]
 ) -> None:
     layout, table, row, problem = case
     source = sources(layout)
@@ -308,9 +235,8 @@ def test_what_cannot_be_imported_is_named_and_the_others_are_imported(
 
 
 @pytest.mark.covers("U.13")
-def test_a_tag_that_exists_is_raised_and_never_lowered(with_redis: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("below", 500, 10, ""), ("above", 5000, 10, ""))
+def test_a_tag_that_exists_is_raised_and_never_lowered(with_redis: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[("below", 500, 10, ""), ("above", 5000, 10, "")])
     for tag in ("below", "above"):
         with_redis("create", tag, "--start", "700", "--step", "1000")
         assert with_redis("next", tag).out == "700\n"
@@ -324,9 +250,8 @@ def test_a_tag_that_exists_is_raised_and_never_lowered(with_redis: Cli, sources:
     assert with_redis("next", "within").out == "900\n"
 
 
-def test_new_tags_have_the_order_that_is_given(with_redis: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("a", 11, 5, ""))
+def test_new_tags_have_the_order_that_is_given(with_redis: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[("a", 11, 5, "")])
     line = ["import", "--from", source.url, "--layout", "leaf"]
     with_redis(*line)
     source.insert(*LEAF, ("b", 11, 5, ""))
@@ -336,10 +261,9 @@ def test_new_tags_have_the_order_that_is_given(with_redis: Cli, sources: Callabl
 
 
 def test_a_store_that_is_below_the_source_is_raised_even_if_redis_is_above(
-    with_redis: Cli, sources: Callable[..., Source], home: Path
+    with_redis: Cli, sources: Sources, home: Path
 ) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("orders", 1001, 10, ""))
+    source = sources("leaf", rows=[("orders", 1001, 10, "")])
     with_redis("create", "orders", "--start", "2000")
     assert with_redis("next", "orders").out == "2000\n"
     altered(home, "UPDATE tags SET max = 500")
@@ -347,38 +271,8 @@ def test_a_store_that_is_below_the_source_is_raised_even_if_redis_is_above(
     assert with_redis("tags", "--json").json()[0]["max"] == 1000
 
 
-def test_numbers_that_only_redis_has_are_not_split(with_redis: Cli, sources: Callable[..., Source], home: Path) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("orders", 1001, 10, ""), ("within", 1001, 10, ""))
-    for tag, start in (("orders", "2000"), ("within", "900")):
-        with_redis("create", tag, "--start", start, "--step", "1000")
-        assert with_redis("next", tag).out == f"{start}\n"
-    altered(home, "UPDATE tags SET max = 500")  # a restored store: Redis has the numbers up to 1899 and 2999
-    ended = with_redis("import", "--from", source.url, "--layout", "leaf", "--split", "100")
-    assert ended.code == 4
-    for tag, top in (("orders", 2999), ("within", 1899)):
-        assert f"{tag} is not imported: numbers up to {top} are reserved here already" in ended.err
-    assert source.run("SELECT max_id FROM leaf_alloc") == [(1001,), (1001,)]
-
-
-def test_a_deleted_tag_above_the_end_of_a_split_is_refused_before_the_source_is_changed(
-    direct: Cli, sources: Callable[..., Source]
-) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("above", 101, 10, ""), ("within", 101, 10, ""))
-    for tag, last in (("above", "900"), ("within", "149")):
-        direct("create", tag, "--above", last)
-        direct("delete", tag, "--yes")
-    ended = direct("import", "--from", source.url, "--layout", "leaf", "--split", "60")
-    assert (ended.code, shown(ended)) == (4, {"within": [100, 150, 160]})
-    assert "above is not imported: no number above 900 is left up to the limit 160" in ended.err
-    assert source.run("SELECT max_id FROM leaf_alloc ORDER BY biz_tag") == [(101,), (161,)]
-    assert direct("next", "within").out == "150\n"
-
-
-def test_shards_of_an_interrupted_import_are_raised(direct: Cli, sources: Callable[..., Source], home: Path) -> None:
-    source = sources("id-alloc")
-    source.insert(*ALLOC, (17, "pay", 7, 100, 1000, 0))
+def test_shards_of_an_interrupted_import_are_raised(direct: Cli, sources: Sources, home: Path) -> None:
+    source = sources("id-alloc", rows=[(17, "pay", 7, 100, 1000, 0)])
     line = ["import", "--from", source.url, "--layout", "id-alloc"]
     assert direct(*line).code == 0
     altered(home, "DELETE FROM tags WHERE tag = 'pay'")  # its shards are there, at index 100
@@ -388,7 +282,7 @@ def test_shards_of_an_interrupted_import_are_raised(direct: Cli, sources: Callab
     assert min(drawn) >> 14 == 501
 
 
-def test_a_tag_with_another_scheme_is_refused(direct: Cli, sources: Callable[..., Source]) -> None:
+def test_a_tag_with_another_scheme_is_refused(direct: Cli, sources: Sources) -> None:
     source = sources("tinyid")
     source.insert(*TINYID, (1, "a", 10, 10, 1, 0), (2, "b", 10, 10, 2, 1), (3, "c", 10, 10, 1, 0),
                   (4, "d", 10, 10, 2, 0), (5, "e", 10, 10, 1, 0))  # fmt: skip
@@ -408,11 +302,8 @@ def test_a_tag_with_another_scheme_is_refused(direct: Cli, sources: Callable[...
 
 
 @pytest.mark.covers("U.13")
-def test_a_source_that_still_runs_is_noticed(
-    direct: Cli, sources: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("busy", 1, 10, ""), ("quiet", 1, 10, ""))
+def test_a_source_that_still_runs_is_noticed(direct: Cli, sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sources("leaf", rows=[("busy", 1, 10, ""), ("quiet", 1, 10, "")])
     done = import_._import
     monkeypatch.setattr(import_, "_import", lambda *given: (done(*given), source.leaf("busy")))
     line = ["import", "--from", source.url, "--layout", "leaf"]
@@ -422,153 +313,7 @@ def test_a_source_that_still_runs_is_noticed(
     assert shown(direct(*line)) == {"busy": [10, 11], "quiet": [0, 1]}
 
 
-@pytest.mark.covers("U.13")
-def test_a_split_gives_both_their_own_numbers_until_the_source_has_stopped(
-    direct: Cli, sources: Callable[..., Source]
-) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("orders", 101, 10, ""), ("bad", 1, 0, ""))
-    given = {*range(1, 101)}
-    line = ["import", "--from", source.url, "--layout", "leaf"]
-    dry = direct(*line, "--split", "30", "--dry-run")
-    assert (dry.code, shown(dry)) == (4, {"orders": [100, 101, 130]})
-    assert source.run("SELECT max_id FROM leaf_alloc ORDER BY biz_tag") == [(1,), (101,)]
-    assert direct(*line, "--split", "30").out == dry.out
-    assert source.run("SELECT max_id FROM leaf_alloc ORDER BY biz_tag") == [(1,), (131,)]
-
-    def draw(count: int) -> None:
-        for _ in range(count):
-            number = int(direct("next", "orders").out)
-            assert number not in given
-            given.add(number)
-
-    def fetch(step: int | None = None) -> None:
-        fetched = source.leaf("orders", step)
-        assert given.isdisjoint(fetched)
-        given.update(fetched)
-
-    draw(5)
-    fetch()
-    fetch(20)
-    draw(25)
-    assert "limit" in direct("next", "orders").err
-    assert shown(direct(*line, "--split", "7")) == {"orders": [160, 161, 167]}
-    fetch()
-    draw(7)
-    fetch(40)
-    assert direct("next", "orders").code == 1
-    ended = direct(*line)
-    assert shown(ended) == {"orders": [217, 218]}
-    assert f"orders: its limit here becomes {2**63 - 1}" in ended.err
-    draw(30)
-    assert shown(direct(*line)) == {"orders": [217, 248]}
-    refused = direct(*line, "--split", "5")
-    assert (refused.code, "reserved here already, above 217" in refused.err) == (4, True)
-
-
-@pytest.mark.covers("U.13")
-def test_leaf_goes_on_while_its_rows_are_split(direct: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("orders", 1, 3, ""), ("pay", 1, 3, ""))
-    there: list[int] = []
-    here: list[int] = []
-    stopped = Event()
-
-    def leaf() -> None:
-        other = source.again()
-        with closing(other.connection):
-            while not stopped.is_set():
-                there.extend(other.leaf("orders"))
-
-    line = ["import", "--from", source.url, "--layout", "leaf"]
-    with ThreadPoolExecutor() as threads:
-        running = [threads.submit(leaf) for _ in range(3)]
-        try:
-            for _ in range(4):
-                assert direct(*line, "--split", "50").code == 0
-                here += map(int, direct("next", "orders", "-n", "40").out.split())
-        finally:
-            stopped.set()
-        for each in running:
-            each.result()
-    assert direct(*line).code == 0
-    here += map(int, direct("next", "orders", "-n", "40").out.split())
-    assert (len(here), len({*here, *there})) == (200, len(here) + len(there))
-    assert min(here) < max(there)
-
-
-def test_a_row_that_moves_while_it_is_split_changes_nothing(
-    direct: Cli, sources: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("orders", 101, 10, ""), ("pay", 7, 10, ""))
-    read = database._rows
-
-    def unlocked(cursor: Any, layout: Any, choice: Any, lock: str = "") -> Any:
-        found = read(cursor, layout, choice)
-        if lock:
-            source.leaf("orders")
-        return found
-
-    monkeypatch.setattr(database, "_rows", unlocked)
-    ended = direct("import", "--from", source.url, "--layout", "leaf", "--split", "30")
-    assert (ended.code, "so none was changed" in ended.err) == (5, True)
-    assert source.run("SELECT max_id FROM leaf_alloc ORDER BY biz_tag") == [(111,), (7,)]
-    assert direct("tags", "--json").json() == []
-
-
-@pytest.mark.parametrize("sources", ["mariadb"], indirect=True)
-def test_a_counter_column_that_is_split_by_hand(direct: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("table")
-    source.insert("orders", "id, name", (12, "a"))
-    source.run("ALTER TABLE orders AUTO_INCREMENT = 1000")
-    direct("create", "orders", "--start", "13", "--limit", "999")
-    assert direct("next", "orders").out == "13\n"
-    line = ["import", "--from", source.url, "--layout", "table", "--table", "orders", "--column", "id"]
-    assert shown(direct(*line, "--dry-run")) == {"orders": [999, 1000]}
-    source.run("INSERT INTO orders (name) VALUES ('b')")
-    ended = direct(*line)
-    assert (shown(ended), "its limit here becomes" in ended.err) == ({"orders": [1000, 1001]}, True)
-    assert direct("next", "orders").out == "1001\n"
-
-
-@pytest.mark.parametrize("layout", ["leaf-go", "tinyid", "cosid", "sequence", "django-sequences"])
-def test_each_table_that_can_be_split_goes_on_above(direct: Cli, sources: Callable[..., Source], layout: str) -> None:
-    table, rows, _, promised = LAYOUTS[layout]
-    source = sources(layout)
-    source.insert(*table, *rows)
-    line = ["import", "--from", source.url, "--layout", layout]
-    ended = direct(*line, "--split", "11")
-    assert ended.code == 0, ended.err
-    here = {}
-    for tag, (last, first, end) in shown(ended).items():
-        assert ([last, first], end - last >= 11) == (promised[tag], True)
-        drawn = []
-        while not (done := direct("next", tag)).code:
-            drawn.append(int(done.out))
-        assert (drawn[0], drawn[-1] <= end) == (first, True)
-        here[tag] = (end, drawn)
-    for tag, (last, first) in shown(direct(*line)).items():
-        end, drawn = here[tag]
-        assert last == end
-        assert int(direct("next", tag).out) == first > drawn[-1]
-
-
-def test_tinyid_goes_on_with_its_own_statements_after_a_split(direct: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("tinyid")
-    source.insert(*TINYID, (1, "odd", 1, 10, 2, 1))
-    given = source.tinyid("odd")
-    line = ["import", "--from", source.url, "--layout", "tinyid"]
-    assert shown(direct(*line, "--split", "9")) == {"odd": [11, 13, 21]}
-    given += source.tinyid("odd")
-    given += [int(each) for each in direct("next", "odd", "-n", "5").out.split()]
-    given += source.tinyid("odd")
-    direct(*line)
-    given += [int(each) for each in direct("next", "odd", "-n", "9").out.split()]
-    assert sorted(given) == [*range(3, 60, 2)]
-
-
-def test_several_databases_of_tinyid_must_share_the_remainders(direct: Cli, sources: Callable[..., Source]) -> None:
+def test_several_databases_of_tinyid_must_share_the_remainders(direct: Cli, sources: Sources) -> None:
     first, second = sources("tinyid"), sources("tinyid")
     first.insert(*TINYID, (1, "both", 100, 10, 2, 0), (2, "same", 1, 10, 2, 1), (3, "few", 1, 10, 3, 1))
     second.insert(*TINYID, (1, "both", 300, 10, 2, 1), (2, "same", 1, 10, 2, 1), (3, "few", 1, 10, 3, 2))
@@ -580,7 +325,7 @@ def test_several_databases_of_tinyid_must_share_the_remainders(direct: Cli, sour
 
 
 @pytest.mark.covers("U.13")
-def test_tokens_of_tinyid_open_the_same_tags(direct: Cli, sources: Callable[..., Source], home: Path) -> None:
+def test_tokens_of_tinyid_open_the_same_tags(direct: Cli, sources: Sources, home: Path) -> None:
     source = sources("tinyid", "tokens")
     source.insert(*TINYID, (1, "orders", 1, 10, 1, 0))
     long = "0f673adf80504e2eaa552f5d791b644c"
@@ -605,18 +350,16 @@ def test_tokens_of_tinyid_open_the_same_tags(direct: Cli, sources: Callable[...,
     assert (home / "tokens.toml").read_text() == text
 
 
-def test_a_tag_with_a_dot_is_named(direct: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("order", 9, 1, ""), ("order.v2", 5, 1, ""))
+def test_a_tag_with_a_dot_is_named(direct: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[("order", 9, 1, ""), ("order.v2", 5, 1, "")])
     assert (
         "1 tag with a dot: order.v2. Leaf's HTTP calls cut"
         in direct("import", "--from", source.url, "--layout", "leaf", "--dry-run").err
     )
 
 
-def test_wrong_usage_is_said(direct: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, ("a", 1, 1, ""))
+def test_wrong_usage_is_said(direct: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[("a", 1, 1, "")])
     there = ["--from", source.url, "--layout"]
     for arguments, problem in (
         ([*there, "table"], "requires --table and --column"),
@@ -636,9 +379,8 @@ def test_wrong_usage_is_said(direct: Cli, sources: Callable[..., Source]) -> Non
 
 
 @pytest.mark.covers("U.13")
-def test_ten_thousand_rows_twice(direct: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, *((f"t{at:05d}", at + 1, 1000, "") for at in range(10_000)))
+def test_ten_thousand_rows_twice(direct: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[*((f"t{at:05d}", at + 1, 1000, "") for at in range(10_000))])
     line = ["import", "--from", source.url, "--layout", "leaf"]
     first = direct(*line)
     assert (first.code, "created 10,000 tags, raised 0, left 0" in first.err) == (0, True)
@@ -654,9 +396,8 @@ def test_a_source_that_cannot_be_reached_is_said_without_its_password(direct: Cl
     assert "geheim" not in ended.err
 
 
-def test_a_store_in_the_database_of_the_source(cli: Cli, sources: Callable[..., Source]) -> None:
-    source = sources("leaf")
-    source.insert(*LEAF, *((f"t{at}", at + 1, 10, "") for at in range(600)))
+def test_a_store_in_the_database_of_the_source(cli: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[*((f"t{at}", at + 1, 10, "") for at in range(600))])
     line = ["--store", source.url, "import", "--from", source.url, "--layout", "leaf"]
     assert "created 600 tags" in cli(*line).err
     assert "left 600" in cli(*line).err

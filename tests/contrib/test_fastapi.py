@@ -1,4 +1,4 @@
-"""`issuer.contrib.fastapi` in TestClient, and in the servers that run FastAPI."""
+"""`issuer.contrib.fastapi` in TestClient and in the servers that run FastAPI, and `issuer.contrib.pydantic`."""
 
 import asyncio
 import json
@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy.exc import StatementError
 from starlette.routing import Mount
 
 import issuer
 from issuer.contrib.fastapi import Ids, error_reply, get_ids, lifespan
+from issuer.contrib.pydantic import Number
 from issuer.testing import Double, override
 from tests.audit import repeats
 from tests.contrib.fastapi_app import app
@@ -158,11 +160,7 @@ def test_a_dependency_is_overridden_by_its_function(double: Double) -> None:
 
 def test_a_wrong_setting_ends_the_application_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISSUER_TIMEOUT", "soon")
-    with (
-        issuer.set_adefault(None),
-        pytest.raises(issuer.ConfigurationError, match="ISSUER_TIMEOUT"),
-        TestClient(app),
-    ):
+    with issuer.set_adefault(None), pytest.raises(issuer.ConfigurationError, match="ISSUER_TIMEOUT"), TestClient(app):
         pass
 
 
@@ -213,3 +211,59 @@ def test_workers_repeat_nothing_and_return_what_they_held_when_the_server_ends(
             max(each for a in answers if a["pid"] == pid for each in a["numbers"]) + 1
             for pid in {a["pid"] for a in answers}
         }
+
+
+HIGHEST = 2**63 - 1
+
+
+class Order(BaseModel):
+    id: Number
+    rows: list[Number] = []
+    before: Number | None = None
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**53, 2**53 + 1, HIGHEST])
+def test_a_number_is_exact_on_its_way_through_json(number: int) -> None:
+    order = Order(id=number, rows=[number], before=number)
+    text = order.model_dump_json()
+    assert json.loads(text) == {"id": str(number), "rows": [str(number)], "before": str(number)}
+    assert order.model_dump(mode="json") == json.loads(text)
+    assert order.model_dump() == {"id": number, "rows": [number], "before": number}
+    assert Order.model_validate_json(text) == order
+    assert Order.model_validate({"id": number}) == Order.model_validate({"id": str(number)})
+    assert Order.model_validate_json(f'{{"id": {number}}}').id == number
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        -1,
+        HIGHEST + 1,
+        str(HIGHEST + 1),
+        "-1",
+        "+1",
+        "01",
+        "00",
+        " 1",
+        "1\n",
+        "1_000",
+        "1.0",
+        "1e3",
+        "٣",
+        "",
+        1.0,
+        True,
+        None,
+        [1],
+        b"1",
+    ],
+    ids=repr,
+)
+def test_what_is_no_number_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Number).validate_python(wrong)
+
+
+@pytest.mark.parametrize("mode", ["validation", "serialization"])
+def test_the_json_schema_is_that_of_a_string_of_digits(mode: Any) -> None:
+    assert TypeAdapter(Number).json_schema(mode=mode) == {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"}

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,15 +16,7 @@ from issuer.cli.exits import code_of
 from issuer.doors.access import Access, Caller
 from issuer.doors.rates import RateBuckets
 from issuer.doors.tokens import PREFIX, SCOPES, Scope, line_for, new_token
-from issuer.errors import (
-    ConfigurationError,
-    Forbidden,
-    InvalidArgument,
-    IssuerError,
-    TooManyRequests,
-    Unauthenticated,
-    Unavailable,
-)
+from issuer.errors import ConfigurationError, Forbidden, InvalidArgument, TooManyRequests, Unauthenticated, Unavailable
 from issuer.views import view
 from tests.clocks import Clock
 from tests.refusals import refused
@@ -71,12 +62,6 @@ def tokens(tmp_path: Path) -> Tokens:
     return Tokens(tmp_path / "tokens.toml")
 
 
-def error_of(call: Callable[[], object]) -> IssuerError:
-    with pytest.raises(IssuerError) as raised:
-        call()
-    return raised.value
-
-
 @pytest.mark.parametrize("has", SCOPES)
 def test_a_token_may_do_what_its_scopes_say_and_admin_all(tokens: Tokens, has: Scope) -> None:
     token = tokens.add("a", [has], ["orders"])
@@ -88,8 +73,7 @@ def test_a_token_may_do_what_its_scopes_say_and_admin_all(tokens: Tokens, has: S
         if allowed:
             caller.need(scope, "orders")
             continue
-        error = error_of(lambda scope=scope: caller.need(scope, "orders"))  # type: ignore[misc]  # a lambda with a default
-        assert isinstance(error, Forbidden)
+        error = refused(Forbidden, "", caller.need, scope, "orders")
         assert (error.code, error.caller, error.scope, error.tag) == ("forbidden", "a", scope, "orders")
         assert f"token 'a' has no scope {scope}" in str(error)
     # Of several scopes one is enough: what may be looked at may be peeked at, and so may what is drawn from.
@@ -99,47 +83,26 @@ def test_a_token_may_do_what_its_scopes_say_and_admin_all(tokens: Tokens, has: S
 
 def test_of_several_scopes_none_of_which_it_has_all_are_named(tokens: Tokens) -> None:
     caller = tokens.caller("a", ["read"], ["*"])
-    assert "no scope issue or admin" in str(error_of(lambda: caller.need(("issue", "admin"), "orders")))
+    refused(Forbidden, "no scope issue or admin", caller.need, ("issue", "admin"), "orders")
 
 
 def test_a_token_is_for_the_tags_that_a_pattern_of_it_fits_letter_by_letter(tokens: Tokens) -> None:
     patterns = ["orders", "invoice-*", "a b {c}*", "x[12]", "?!", "line\n*", 'quo"te\\*', "Ж*😀", "\x7f"]
     caller = tokens.caller("a", ["issue"], patterns)
     fit = [
-        "orders",
-        "invoice-",
-        "invoice-2026",
-        "a b {c}",
-        "a b {c} d",
-        "x1",
-        "x2",
-        "x[12]",
-        "1!",
-        "line\nx",
-        'quo"te\\',
-        "Ж 😀",
-    ]
+        "orders", "invoice-", "invoice-2026", "a b {c}", "a b {c} d", "x1", "x2", "x[12]", "1!", "line\nx",
+        'quo"te\\', "Ж 😀",
+    ]  # fmt: skip
     for tag in [*fit, "\x7f"]:
         assert caller.may("issue", tag), tag
     unfit = [
-        "order",
-        "orders2",
-        " orders",
-        "Orders",
-        "ORDERS",
-        "a b c",
-        "a b {d}",
-        "x3",
-        "x[13]",
-        "!",
-        "orders\n",
-        "ж😀",
-    ]
+        "order", "orders2", " orders", "Orders", "ORDERS", "a b c", "a b {d}", "x3", "x[13]", "!", "orders\n", "ж😀",
+    ]  # fmt: skip
     for tag in [*unfit, "", "\x7f\x7f"]:
         assert not caller.may("issue", tag), tag
-        assert "is not valid for tag" in str(error_of(lambda tag=tag: caller.need("issue", tag)))  # type: ignore[misc]  # the same
+        refused(Forbidden, "is not valid for tag", caller.need, "issue", tag)
     # What is about all tags takes the pattern for all.
-    assert "is not valid for all tags" in str(error_of(lambda: caller.need("issue")))
+    refused(Forbidden, "is not valid for all tags", caller.need, "issue")
     assert not caller.may("issue")
     for every in (["*"], ["orders", "**"]):
         everybody = tokens.caller("b", ["issue"], every)
@@ -153,12 +116,11 @@ def test_no_token_an_empty_one_and_a_wrong_one_are_refused(tokens: Tokens) -> No
     assert not access.is_open
     wrong = [token[:-1], token + "=", token.upper(), f" {token}", new_token(), "\udcff", "ü", "x" * 100_000]
     for sent in (None, "", *wrong):
-        error = error_of(lambda sent=sent: access.identify(sent))  # type: ignore[misc]  # a lambda with a default
-        assert isinstance(error, Unauthenticated)
+        error = refused(Unauthenticated, "", access.identify, sent)
         assert error.values == {"tag": None}
         assert not sent or sent not in str(error)
     # The hash that the file shows opens nothing.
-    assert isinstance(error_of(lambda: access.identify(tokens.lines["a"].split('"')[1])), Unauthenticated)
+    refused(Unauthenticated, "", access.identify, tokens.lines["a"].split('"')[1])
     assert access.identify(token).name == "a"
 
 
@@ -199,8 +161,8 @@ def test_an_empty_file_lets_nobody_in(tokens: Tokens) -> None:
     token = new_token()
     for content in ("", "\n# nobody yet\n"):
         tokens.write(content)
-        assert isinstance(error_of(lambda: tokens.access().identify(token)), Unauthenticated)
-    assert isinstance(error_of(lambda: tokens.access().identify(None)), Unauthenticated)
+        refused(Unauthenticated, "", tokens.access().identify, token)
+    refused(Unauthenticated, "", tokens.access().identify, None)
 
 
 def test_the_file_is_read_again_when_it_has_changed(tokens: Tokens) -> None:
@@ -213,7 +175,7 @@ def test_the_file_is_read_again_when_it_has_changed(tokens: Tokens) -> None:
     del tokens.lines["old"]
     tokens.write()
     looked(access)
-    assert isinstance(error_of(lambda: access.identify(old)), Unauthenticated)
+    refused(Unauthenticated, "", access.identify, old)
     # Narrowed.
     tokens.lines["new"] = line_for(new, "new", ["read"], ["orders"])
     tokens.write()
@@ -276,7 +238,7 @@ def test_a_file_that_cannot_be_used_leaves_the_last_good_one_in_force_and_is_tol
     other = tokens.add("b", ["issue"], ["*"])
     looked(access)
     assert access.identify(other).name == "b"
-    assert isinstance(error_of(lambda: access.identify(token)), Unauthenticated)
+    refused(Unauthenticated, "", access.identify, token)
 
 
 def test_all_processes_go_by_what_one_of_them_has_read(tokens: Tokens) -> None:
@@ -291,7 +253,7 @@ def test_all_processes_go_by_what_one_of_them_has_read(tokens: Tokens) -> None:
     looked(second, late, first)
     for access in (first, second, late):
         assert access.identify(new).name == "new"
-        assert isinstance(error_of(lambda access=access: access.identify(old)), Unauthenticated)  # type: ignore[misc]  # a lambda with a default
+        refused(Unauthenticated, "", access.identify, old)
 
 
 def test_a_token_may_have_several_hashes_and_an_end(tokens: Tokens) -> None:
@@ -307,15 +269,15 @@ def test_a_token_may_have_several_hashes_and_an_end(tokens: Tokens) -> None:
     for each in (mine, next_one):
         assert access.identify(each).name == "a"
         access.identify(each).need("issue", "orders")
-    assert isinstance(error_of(lambda: access.identify(mine).need("issue", "orders")), TooManyRequests)
-    assert isinstance(error_of(lambda: access.identify(other)), Unauthenticated)
+    refused(TooManyRequests, "", access.identify(mine).need, "issue", "orders")
+    refused(Unauthenticated, "", access.identify, other)
     tokens.lines["b"] = tokens.lines["b"].replace(":20+", ":21+")
     tokens.write()
     looked(access)
     access.identify(other).need("issue", "orders")
     tokens.wall.now += 1
     access.look()
-    assert "token 'b' has expired" in str(error_of(lambda: access.identify(other)))
+    refused(Unauthenticated, "token 'b' has expired", access.identify, other)
 
 
 GOOD = f'hash = "sha256:{"0" * 64}", scopes = ["issue"], tags = ["*"]'
@@ -404,8 +366,7 @@ def test_a_token_has_as_many_requests_a_second_as_its_rate_and_is_told_when_ther
             count += 1
 
     assert served() == 4  # at most those of one second at once, however long none came
-    error = error_of(lambda: caller.need("issue", "orders"))
-    assert isinstance(error, Unavailable)
+    error = refused(Unavailable, "", caller.need, "issue", "orders")
     assert (error.code, code_of(error)) == ("too_many_requests", 5)
     assert error.retry_after == pytest.approx(0.25)
     tokens.clock.now += 0.5
@@ -416,7 +377,7 @@ def test_a_token_has_as_many_requests_a_second_as_its_rate_and_is_told_when_ther
     # What is refused counts, too; what is only looked up doesn't.
     tokens.clock.now += 0.25
     assert caller.may("issue", "orders")
-    assert isinstance(error_of(lambda: caller.need("admin", "orders")), Forbidden)
+    refused(Forbidden, "", caller.need, "admin", "orders")
     assert served() == 0
     # The file being read again gives a token nothing back, nor does another token under its name.
     token = tokens.add("a", ["issue"], ["*"], rate=4)
@@ -432,8 +393,7 @@ def test_a_rate_counts_numbers_and_refuses_what_it_never_grants(tokens: Tokens) 
     caller.spend(8, "orders")
     caller.spend(1, "orders")
     caller.need("issue", "orders")
-    error = error_of(lambda: caller.spend(4, "orders"))
-    assert isinstance(error, TooManyRequests)
+    error = refused(TooManyRequests, "", caller.spend, 4, "orders")
     assert error.retry_after == pytest.approx(0.2)
     refused(InvalidArgument, "may draw up to 10 numbers at once by its rate, not 11", caller.spend, 11, "orders")
     tokens.clock.now += 0.5
@@ -447,8 +407,7 @@ def test_a_rate_below_one_grants_one_call_at_once(tokens: Tokens) -> None:
     tokens.clock.now = 0.5  # of a machine that was started just now
     caller = tokens.caller("a", ["issue"], ["*"], rate=0.5)
     caller.need("issue", "orders")
-    error = error_of(lambda: caller.need("issue", "orders"))
-    assert isinstance(error, TooManyRequests)
+    error = refused(TooManyRequests, "", caller.need, "issue", "orders")
     assert error.retry_after == pytest.approx(2.0)
 
 
@@ -460,8 +419,11 @@ def test_tokens_and_hashes_stand_in_no_repr_no_error_and_no_log(
     tokens.path.chmod(0o644)
     access = tokens.access()
     caller = access.identify(token)
-    errors = [error_of(lambda: caller.need("issue", "orders")), error_of(lambda: caller.need("read", "x"))]
-    errors += [error_of(lambda: caller.need("read", "orders")), error_of(lambda: access.identify(token + "x"))]
+    errors: list[Exception] = [
+        refused(Forbidden, "", caller.need, *each) for each in (("issue", "orders"), ("read", "x"))
+    ]
+    errors.append(refused(TooManyRequests, "", caller.need, "read", "orders"))
+    errors.append(refused(Unauthenticated, "", access.identify, token + "x"))
     tokens.write(tokens.lines["a"] + "\nx")
     access.identify(token)
     told = [repr(access), repr(caller), str(access), str(caller), caplog.text]
@@ -476,7 +438,7 @@ def test_tokens_and_hashes_stand_in_no_repr_no_error_and_no_log(
 
 def test_errors_of_access_are_copied_and_pickled_whole(tokens: Tokens) -> None:
     caller = tokens.caller("a", ["read"], ["orders"])
-    error = error_of(lambda: caller.need("issue", "orders"))
+    error = refused(Forbidden, "", caller.need, "issue", "orders")
     for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own
         assert (str(made), made.values) == (str(error), error.values)
 

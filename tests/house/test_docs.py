@@ -1,6 +1,11 @@
-"""Pages of the docs agree with the code: errors and their advice, defaults of snowflake tags, members of issuers."""
+"""Pages of the docs agree with the code: generated ones, errors, events, snowflake tags, interfaces, platforms."""
 
+import logging
 import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -8,14 +13,22 @@ import pytest
 import issuer
 from issuer.advice import ADVICE, command_line, filled, python
 from issuer.cli.exits import _CODES, FAILED
+from issuer.core.events import LINES, Event, line_of
 from issuer.errors import IssuerError
 from issuer.strategies import Layout
 from issuer.strategies.snowflake import stored
 from issuer.strategies.snowflake.machines import LEASE, MARGIN
 from issuer.strategies.snowflake.strategy import MAX_WAIT, OPTIONS, SOURCES
+from issuer_persistence.sqlite.store import OLDEST
+from tests.reference import REMEDY, pages
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("reference/errors.md", "guide/snowflake.md"))
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = pages()
+PAGE, TEXT, OF_EVENTS, PLATFORMS = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("reference/errors.md", "guide/snowflake.md", "reference/events.md", "reference/platforms.md")
+)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 
@@ -68,6 +81,85 @@ def test_every_option_stands_in_the_table_with_its_default() -> None:
 
 @pytest.mark.parametrize(("page", "kind"), [("issuer", issuer.Issuer), ("asyncio", issuer.AsyncIssuer)])
 def test_the_page_of_an_interface_lists_each_public_member(page: str, kind: type) -> None:
-    text = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / f"{page}.md").read_text(encoding="utf-8")
     listed = re.findall(r"\w+", text.partition("members: [")[2].partition("]")[0])
     assert sorted(listed) == sorted(name for name in dir(kind) if not name.startswith("_"))
+
+
+EVENT = re.compile(r"^\| `(\w+)` \| (.+?) \|(.*?)\| ?(\w*) ?\|$", re.MULTILINE)
+#: Not by `__subclasses__`, which also has each class as it was before it got its slots.
+EVENTS: dict[str, type[Event]] = {
+    name: each
+    for name, each in vars(issuer.events).items()
+    if isinstance(each, type) and issubclass(each, Event) and each is not Event
+}
+
+
+def test_the_page_has_a_row_for_each_with_its_values_and_its_level_in_the_log() -> None:
+    rows = EVENT.findall(OF_EVENTS)
+    assert sorted(name for name, *_ in rows) == sorted(EVENTS)
+    for name, says, values, level in rows:
+        line = LINES.get(EVENTS[name])
+        assert says.strip()
+        assert re.findall(r"`(\w+)`", values) == [each.name for each in fields(EVENTS[name])][1:], name
+        assert level == ("" if line is None else logging.getLevelName(line[0]).lower()), name
+
+
+def test_an_event_is_public_frozen_slotted_and_says_what_it_means() -> None:
+    for name, each in EVENTS.items():
+        assert not hasattr(each.__new__(each), "__dict__")
+        assert not (each.__doc__ or "").startswith(f"{name}("), "dataclasses make one up"
+    with pytest.raises(FrozenInstanceError):
+        issuer.events.WentDirect("a").tag = "b"  # type: ignore[misc]  # what is tried
+
+
+def test_what_is_logged_says_what_the_log_always_said() -> None:
+    assert set(LINES) <= set(EVENTS.values())
+    assert line_of(issuer.events.RedisBack("a", 1.0)) is None
+    level, text, arguments = line_of(issuer.events.StoreBack("a", None)) or (0, "", ())
+    assert (level, text % arguments) == (logging.WARNING, "tag 'a': segments are reserved again")
+    silent = [line_of(issuer.events.StoreSilent("a", OSError("why"), scheduled)) for scheduled in (True, False)]
+    assert [line is not None for line in silent] == [True, False]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_page_is_what_its_generator_makes_of_the_code(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == PAGES[path], f"docs/reference/{path.name} is out of date: {REMEDY}"
+
+
+def ran(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_the_page_names_the_pythons_that_are_tested() -> None:
+    classifier = re.compile(r"Programming Language :: Python :: (3\.\d+)")
+    tested = [found[1] for each in PROJECT["classifiers"] if (found := classifier.fullmatch(each))]
+    assert f"| CPython {', '.join(tested)} | tested" in PLATFORMS
+    assert PROJECT["requires-python"] == f">={tested[0]}"
+
+
+def test_the_page_names_the_oldest_sqlite() -> None:
+    assert f"| SQLite | {'.'.join(map(str, OLDEST))} or newer |" in PLATFORMS
+
+
+def test_windows_is_rejected_at_the_import() -> None:
+    done = ran("import os, sys; del os.register_at_fork; sys.modules['fcntl'] = None; import issuer")
+    assert done.stderr.splitlines()[-1].startswith("ImportError: issuer needs a POSIX system"), done.stderr
+    assert "`issuer serve`" in done.stderr
+
+
+def test_a_python_without_its_gil_draws_a_warning_and_numbers() -> None:
+    done = ran(
+        "import sys; sys._is_gil_enabled = lambda: False; import issuer\n"
+        "ids = issuer.connect(redis='none', store='memory://'); ids.create('orders', order='trend')\n"
+        "print(ids.next('orders'), ids.next('orders'))"
+    )
+    assert "RuntimeWarning: issuer is not tested on a free-threaded Python" in done.stderr
+    assert done.stdout == "1 2\n"
+
+
+def test_a_python_with_its_gil_draws_no_warning() -> None:
+    done = ran("import issuer")
+    assert done.stderr == ""

@@ -1,12 +1,15 @@
-"""The house: each class name and each module name means one thing, and no module uses another one's private names."""
+"""The code: names that mean one thing and stay private, what is written twice, and bounds that are guards."""
 
 import ast
 import re
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.generate import GENERATED
+from tests.proofs.mutate.mutations import REPOSITORY, mutations
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,3 +106,154 @@ def test_what_calls_import_is_imported_while_no_thread_forks() -> None:
                         imports -= set(ast.walk(block))
                 found += [f"{path}:{each.lineno}" for each in imports]
     assert found == []
+
+
+ISSUER = Path(__file__).resolve().parents[2] / "issuer"
+
+#: The most lines of code that both colours have. 438 when they were counted first; what is left are calls that pass on
+#: a method's arguments, what makes an object of either colour, and the beginnings and ends of tries around an await.
+MOST = 153
+
+
+def pairs() -> list[tuple[Path, Path]]:
+    blocking, tasks = ISSUER / "drivers" / "blocking", ISSUER / "drivers" / "aio"
+    names = {each.name for each in blocking.glob("*.py")} & {each.name for each in tasks.glob("*.py")}
+    drivers = [(blocking / name, tasks / name) for name in sorted(names - {"__init__.py"})]
+    shared = [(ISSUER / name / "blocking.py", ISSUER / name / "aio.py") for name in ("api", "engine")]
+    return [*shared, *drivers]
+
+
+def code(file: Path) -> Counter[str]:
+    """Count the lines of the bodies of functions, without async and await: as they stand, be it one closing bracket.
+
+    Signatures, docstrings, comments, blank lines and imports aren't counted.
+    """
+    text = file.read_text(encoding="utf-8")
+    counted: set[int] = set()
+    for each in ast.walk(ast.parse(text)):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = each.body[ast.get_docstring(each) is not None :]
+            end = (each.end_lineno or each.lineno) + 1
+            begin = body[0].lineno if body else end
+            counted -= {*range(each.lineno, begin)}  # of one within another
+            counted |= {*range(begin, end)}
+    lines = [line.partition("  #")[0].strip() for at, line in enumerate(text.splitlines(), 1) if at in counted]
+    return Counter(_colourless(line) for line in lines if line and not line.startswith("#"))
+
+
+def _colourless(line: str) -> str:
+    line = re.sub(r"\b(async|await) |\bAsync(?=[A-Z])|\b(?:a|push_async_)(?=(?:close|callback|next|iter)\b)", "", line)
+    return re.sub(r"__a(enter|exit|iter|next)__", r"__\1__", line)
+
+
+def test_what_both_colours_have_is_written_once() -> None:
+    both = {f"{one.parent.name}/{one.name}": (code(one) & code(other)).total() for one, other in pairs()}
+    assert len(both) == 6
+    assert sum(both.values()) <= MOST, both
+
+
+def test_what_is_written_twice_is_found(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text('def f():\n    """Say."""\n    with x as y:  # so\n        y.go()\n    # no\n    return f()\n')
+    other.write_text(
+        'async def f():\n    """Say."""\n    async with x as y:\n        await y.go()\n    return await g()\n'
+    )
+    assert code(one) & code(other) == Counter(["with x as y:", "y.go()"])
+
+
+def shared() -> Iterator[tuple[str, ast.AsyncFunctionDef]]:
+    """Yield the coroutine functions that threads run as well, with their modules."""
+    for path in sorted(ISSUER.rglob("*.py")):
+        name = path.relative_to(ISSUER).as_posix()
+        theirs = name == "api/calls/aio.py" or not re.search(r"\b(aio|doors|testing|contrib|chaos|plugins)\b", name)
+        if theirs and name not in ("wiring.py", "defaults.py", "threads.py", "engine/scheduler.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.AsyncFunctionDef):
+                    yield name, node
+
+
+def spread(node: ast.AST) -> bool:
+    """Whether this awaits a call with * or **."""
+    match node:
+        case ast.Await(ast.Call(args=args, keywords=named)):
+            return any(isinstance(each, ast.Starred) for each in args) or any(each.arg is None for each in named)
+    return False
+
+
+def test_what_threads_run_as_well_begins_at_once_and_is_no_async_generator() -> None:
+    """See `finished` and care/results.py: Python would print of one, and give the other to an event loop."""
+    functions = [*shared()]
+    found = {name for name, _ in functions}
+    assert {"drivers/wire.py", "drivers/channel.py", "care/care.py", "care/keeper.py", "engine/calls.py"} <= found
+    wrong = {
+        (name, node.name)
+        for name, node in functions
+        if any(isinstance(each, ast.Yield) or spread(each) for each in ast.walk(node))
+    }
+    assert wrong == set()
+    calls = [ast.parse(f"f({given})", mode="eval").body for given in ("*a", "**a", "a, b=a")]
+    assert [spread(ast.Await(each)) for each in calls] == [True, True, False]
+
+
+#: Functions that wait, and the argument that says for how long: its name, or its place.
+_WAITS: dict[str, str | int] = {
+    "acquire": "timeout",
+    "connect": "connect_timeout",
+    "create_connection": "timeout",
+    "get": "timeout",  # of a queue: a store's has the tag before it
+    "get_message": "timeout",
+    "methodcaller": "timeout",
+    "read_response": "timeout",
+    "timeout": 0,  # of asyncio and pymongo
+    "until": 1,  # of an SQL store
+    "wait": "timeout",
+}
+
+#: Bounds without a mutation, and why.
+_OTHERWISE = {
+    (
+        "issuer/drivers/blocking/connections.py",
+        "message: dict[str, Any] | None = self._pubsub.get_message(timeout=timeout)",
+    ): "passed on",
+    ("issuer/drivers/channel.py", "message = await self._pubsub.get_message(timeout=seconds)"): "a pause",
+    ("persistence/issuer_persistence/mongodb/store.py", "with unbound(), pymongo.timeout(_INDEX_PATIENCE):"): (
+        "nobody waits for this thread"
+    ),
+    ("persistence/issuer_persistence/sql/connections.py", "return self._deadlines.until(link, left)"): "passed on",
+    ("persistence/issuer_persistence/sql/store.py", "return self._links.until(link, left)"): "passed on",
+}
+
+
+def _bounds(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.For(target=ast.Name("_"), iter=ast.Call(ast.Name("range"), [ast.Name(name) as bound])) if (
+                name.isupper()
+            ):
+                yield bound
+            case ast.Call(ast.Attribute(attr=name) | ast.Name(name), args, keywords) if name in _WAITS:
+                given: dict[object, ast.expr] = {**dict(enumerate(args)), **{each.arg: each.value for each in keywords}}
+                until = given.get(_WAITS[name])
+                if until is not None and not (name == "get" and args) and ast.unparse(until) != "0":
+                    yield until
+
+
+def _places() -> Iterator[tuple[str, int, str]]:
+    """Yield the file, the line and the text of each bound."""
+    generated = {f"issuer/{each}" for each in GENERATED}
+    for path in sorted([*REPOSITORY.glob("issuer/**/*.py"), *REPOSITORY.glob("persistence/**/*.py")]):
+        file = path.relative_to(REPOSITORY).as_posix()
+        if file not in generated and not file.startswith(("issuer/chaos/", "issuer/testing/")):
+            text = path.read_text(encoding="utf-8")
+            for bound in _bounds(ast.parse(text)):
+                yield file, bound.lineno, text.splitlines()[bound.lineno - 1].strip()
+
+
+def test_each_bound_of_a_wait_is_taken_out_by_a_mutation() -> None:
+    taken_out = set[tuple[str, int]]()
+    for each in mutations():
+        before, _, _ = (REPOSITORY / each.file).read_text(encoding="utf-8").partition(each.old)
+        first = before.count("\n") + 1
+        taken_out.update((each.file, line) for line in range(first, first + each.old.count("\n") + 1))
+    left = {(file, text) for file, line, text in _places() if (file, line) not in taken_out}
+    assert left == set(_OTHERWISE)

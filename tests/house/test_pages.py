@@ -52,7 +52,7 @@ def blocks(page: str, language: str) -> list[str]:
 def pages_with(language: str) -> list[object]:
     """Every page that has blocks in the language, with its rows.
 
-    Pages for other languages have tests/doors/languages. The page for Django has tests/contrib/django/test_page.py.
+    Pages for other languages have tests/doors/languages. The page for Django has tests/contrib/django/test_servers.py.
     """
     return [
         pytest.param(page, marks=pytest.mark.covers(*rows) if language == "python" and rows else ())

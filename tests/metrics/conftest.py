@@ -1,6 +1,7 @@
 """A world in virtual time, and registries that only one test has."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.proofs.virtual.world import World, world
 from tests.seeds import seeded
 
 Measure = Callable[..., Metrics]
+Measured = Callable[..., AbstractContextManager[tuple[Issuer, Metrics]]]
 
 
 @pytest.fixture(params=COLOURS)
@@ -35,3 +37,15 @@ def measure(registry: CollectorRegistry) -> Measure:
         return install(watched(ids), registry, **options)  # type: ignore[arg-type]  # of either colour
 
     return install_in_it
+
+
+@pytest.fixture
+def measured(made: World, measure: Measure) -> Measured:
+    """Connect in virtual time: `with measured(**settings) as (ids, metrics)`."""
+
+    @contextmanager
+    def connected(**settings: Any) -> Iterator[tuple[Issuer, Metrics]]:
+        with made.connect(**settings) as ids:
+            yield ids, measure(ids)
+
+    return connected

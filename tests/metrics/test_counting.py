@@ -6,11 +6,10 @@ import pytest
 
 from issuer import Issuer, events
 from issuer.metrics import Metrics
+from tests.metrics.conftest import Measure, Measured
 from tests.metrics.shown import Shown, shown
 from tests.proofs.virtual.test_events import SCENES
 from tests.proofs.virtual.world import World
-
-Measure = Callable[..., Metrics]
 
 
 class Observing:
@@ -97,9 +96,8 @@ def test_what_observers_hear_is_counted(
 
 
 @pytest.mark.covers("U.12")
-def test_what_alerts_look_at_is_there_before_it_happens(made: World, measure: Measure) -> None:
-    with made.connect() as ids:
-        metrics = measure(ids)
+def test_what_alerts_look_at_is_there_before_it_happens(measured: Measured) -> None:
+    with measured() as (ids, metrics):
         ids.create("a", step=100)
         ids.next("a")
         found = shown(metrics)
@@ -110,9 +108,8 @@ def test_what_alerts_look_at_is_there_before_it_happens(made: World, measure: Me
 
 
 @pytest.mark.covers("U.12")
-def test_the_runway_is_what_is_left_in_redis_at_the_rate_of_the_last_minute(made: World, measure: Measure) -> None:
-    with made.connect() as ids:
-        metrics = measure(ids)
+def test_the_runway_is_what_is_left_in_redis_at_the_rate_of_the_last_minute(made: World, measured: Measured) -> None:
+    with measured() as (ids, metrics):
         ids.create("a", step=1000)
         for _ in range(30):
             ids.take("a", 5)
@@ -126,9 +123,8 @@ def test_the_runway_is_what_is_left_in_redis_at_the_rate_of_the_last_minute(made
         assert shown(metrics).value("runway_seconds", tag="a") is None, "this process does not look at it any more"
 
 
-def test_what_redis_had_long_ago_is_not_shown_as_what_it_has(made: World, measure: Measure) -> None:
-    with made.connect(scheduler=None) as ids:
-        metrics = measure(ids)
+def test_what_redis_had_long_ago_is_not_shown_as_what_it_has(made: World, measured: Measured) -> None:
+    with measured(scheduler=None) as (ids, metrics):
         ids.create("a", step=1000)
         ids.next("a")
         ids.tick()
@@ -138,9 +134,8 @@ def test_what_redis_had_long_ago_is_not_shown_as_what_it_has(made: World, measur
 
 
 @pytest.mark.covers("U.12")
-def test_the_limit_ratio_is_the_share_that_is_used(made: World, measure: Measure) -> None:
-    with made.connect() as ids:
-        metrics = measure(ids)
+def test_the_limit_ratio_is_the_share_that_is_used(made: World, measured: Measured) -> None:
+    with measured() as (ids, metrics):
         ids.create("a", step=10, limit=1000)
         ids.take("a", 500)
         made.turns.sleep(2.0)
@@ -151,9 +146,10 @@ def test_the_limit_ratio_is_the_share_that_is_used(made: World, measure: Measure
         assert shown(metrics).value("limit_ratio", tag="a") == pytest.approx(0.96, abs=0.03)
 
 
-def test_redis_away_shows_while_it_lasts_and_so_do_the_processes_that_do_without(made: World, measure: Measure) -> None:
-    with made.connect() as ids:
-        metrics = measure(ids)
+def test_redis_away_shows_while_it_lasts_and_so_do_the_processes_that_do_without(
+    made: World, measured: Measured
+) -> None:
+    with measured() as (ids, metrics):
         ids.create("a", step=100, order="trend")
         ids.create("b", step=100, order="strict")
         ids.next("a")
@@ -175,9 +171,8 @@ def test_redis_away_shows_while_it_lasts_and_so_do_the_processes_that_do_without
         assert shown(metrics).value("callers_waiting", tag="b") == 0
 
 
-def test_redis_that_is_back_shows_though_nobody_draws_from_the_tag_any_more(made: World, measure: Measure) -> None:
-    with made.connect() as ids:
-        metrics = measure(ids)
+def test_redis_that_is_back_shows_though_nobody_draws_from_the_tag_any_more(made: World, measured: Measured) -> None:
+    with measured() as (ids, metrics):
         ids.create("a", step=100, order="strict")
         ids.next("a")
         made.wire.refuse()
@@ -187,9 +182,8 @@ def test_redis_that_is_back_shows_though_nobody_draws_from_the_tag_any_more(made
         made.turns.until(lambda: shown(metrics).value("redis_silent") == 0)
 
 
-def test_a_store_that_is_away_shows_while_it_lasts(made: World, measure: Measure) -> None:
-    with made.connect(store_timeout=0.1, timeout=3.0) as ids:
-        metrics = measure(ids)
+def test_a_store_that_is_away_shows_while_it_lasts(made: World, measured: Measured) -> None:
+    with measured(store_timeout=0.1, timeout=3.0) as (ids, metrics):
         ids.create("a", step=100)
         ids.next("a")
         assert shown(metrics).value("store_silent") == 0
@@ -200,9 +194,8 @@ def test_a_store_that_is_away_shows_while_it_lasts(made: World, measure: Measure
         made.turns.until(lambda: shown(metrics).value("store_silent") == 0)
 
 
-def test_nothing_is_asked_of_a_server_for_an_exposition(made: World, measure: Measure) -> None:
-    with made.connect(scheduler=None) as ids:
-        metrics = measure(ids)
+def test_nothing_is_asked_of_a_server_for_an_exposition(made: World, measured: Measured) -> None:
+    with measured(scheduler=None) as (ids, metrics):
         ids.create("a", step=100, order="trend", lease=10)
         ids.take("a", 25)
         made.wire.refuse()

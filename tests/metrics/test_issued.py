@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 import redis
+from prometheus_client import CollectorRegistry
 
 from issuer.gateway.keys import redis_key
-from issuer.metrics import Metrics
+from issuer.metrics import Metrics, install
 from tests.colours import COLOURS, Connect
-from tests.metrics.shown import shown
+from tests.metrics.conftest import Measure
+from tests.metrics.shown import shown, watched
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 pytestmark = [pytest.mark.colours(*COLOURS), pytest.mark.live, pytest.mark.usefixtures("patient")]
-Measure = Callable[..., Metrics]
+
+
+Where = dict[str, object]
 
 
 def issued(metrics: Metrics, tag: str = "a") -> float | None:
@@ -28,7 +32,7 @@ def where(redis_url: str, tmp_path: Path) -> dict[str, object]:
 
 
 def test_strict_numbers_of_threads_that_share_draws_and_of_one_alone(
-    connect: Connect, where: dict[str, object], measure: Measure
+    connect: Connect, where: Where, measure: Measure
 ) -> None:
     with connect(**where) as ids:
         metrics = measure(ids)
@@ -47,14 +51,7 @@ def test_strict_numbers_of_threads_that_share_draws_and_of_one_alone(
         assert 300 < draws <= 2520
 
 
-def test_two_processes_count_their_own_numbers_only(
-    connect: Connect, where: dict[str, object], measure: Measure
-) -> None:
-    from prometheus_client import CollectorRegistry
-
-    from issuer.metrics import install
-    from tests.metrics.shown import watched
-
+def test_two_processes_count_their_own_numbers_only(connect: Connect, where: Where, measure: Measure) -> None:
     with connect(**where) as one, connect(**where) as other:
         mine = measure(one)
         theirs = install(watched(other), CollectorRegistry())  # type: ignore[arg-type]  # of either colour
@@ -67,28 +64,22 @@ def test_two_processes_count_their_own_numbers_only(
 
 @pytest.mark.parametrize("order", ["trend", "strict"])
 def test_leased_numbers_count_when_they_are_given_out_and_not_when_they_are_drawn(
-    connect: Connect, where: dict[str, object], measure: Measure, order: str
+    connect: Connect, where: Where, measure: Measure, order: str
 ) -> None:
     with connect(**where, lease=70) as ids:
         metrics = measure(ids)
         ids.create("a", step=1000, order=order)  # type: ignore[arg-type]  # one of both
         drawn = [ids.next("a") for _ in range(333)] + ids.take("a", 99)
         assert issued(metrics) == len(set(drawn)) == 432
-
-        def held() -> float:
-            return shown(metrics).value("held_numbers", tag="a") or 0.0
-
         assert ids.next("a") == drawn[-1] + 1
         if order == "strict":
-            assert held() == 0
+            assert not shown(metrics).value("held_numbers", tag="a")
         else:  # the next lease may be on its way
-            until(lambda: 0 < held() <= 300)
+            until(lambda: 0 < (shown(metrics).value("held_numbers", tag="a") or 0.0) <= 300)
     assert issued(metrics) == 433, "what is given back was never issued"
 
 
-def test_numbers_of_its_own_segments_count_over_their_borders(
-    connect: Connect, where: dict[str, object], measure: Measure
-) -> None:
+def test_numbers_of_its_own_segments_count_over_their_borders(connect: Connect, where: Where, measure: Measure) -> None:
     with connect(**{**where, "redis": "none"}) as ids:
         metrics = measure(ids)
         ids.create("a", step=50, order="trend")
@@ -121,7 +112,7 @@ def test_keys_texts_and_redis_that_goes_away_in_between(
 
 
 def test_a_deleted_tag_and_one_that_is_made_again_keep_their_count(
-    connect: Connect, where: dict[str, object], measure: Measure
+    connect: Connect, where: Where, measure: Measure
 ) -> None:
     with connect(**where) as ids:
         metrics = measure(ids)
@@ -135,7 +126,7 @@ def test_a_deleted_tag_and_one_that_is_made_again_keep_their_count(
 
 
 def test_a_keeper_shows_how_many_tags_it_keeps(
-    connect: Connect, where: dict[str, object], measure: Measure, redis_client: redis.Redis
+    connect: Connect, where: Where, measure: Measure, redis_client: redis.Redis
 ) -> None:
     with connect(**where) as ids:
         metrics = measure(ids)

@@ -2,21 +2,24 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
 
 import issuer
 from issuer import ConfigurationError, Issuer
-from issuer.metrics import Metrics, install
+from issuer.metrics import install
 from tests.colours import COLOURS, Connect
+from tests.metrics.conftest import Measure
 from tests.metrics.shown import Shown, shown, watched
 from tests.refusals import refused
 
 pytestmark = pytest.mark.colours(*COLOURS)
-Measure = Callable[..., Metrics]
 ALONE = {"redis": "none", "store": "memory://", "scheduler": None}
+
+
+def in_registry(registry: CollectorRegistry = REGISTRY) -> Shown:
+    return Shown(generate_latest(registry).decode())
 
 
 def direct(ids: Issuer, *tags: str) -> None:
@@ -70,17 +73,16 @@ def test_parts_count_for_their_tag_as_their_names_may_be_users(connect: Connect,
         assert found.value("issued_total", tag="bills") == 6
 
 
-def test_issuers_may_share_a_registry_or_have_their_own(connect: Connect, registry: CollectorRegistry) -> None:
+def test_issuers_may_share_a_registry_or_have_their_own(connect: Connect, measure: Measure) -> None:
     with connect(**ALONE) as one, connect(**ALONE) as two, connect(**ALONE) as other:
-        together = [install(watched(each), registry) for each in (one, two)]  # type: ignore[arg-type]  # of either colour
-        apart = install(watched(other), CollectorRegistry())  # type: ignore[arg-type]  # the same
+        together = [measure(each) for each in (one, two)]
+        apart = install(watched(other), CollectorRegistry())  # type: ignore[arg-type]  # of either colour
         for ids, count in ((one, 1), (two, 2), (other, 4)):
             ids.create("a", order="trend", step=100)
             ids.take("a", count)
         assert [shown(each).value("issued_total", tag="a") for each in (*together, apart)] == [3, 3, 4]
         assert shown(together[0]).value("held_numbers", tag="a") == 197
-        again = install(watched(one), registry)  # type: ignore[arg-type]  # the same
-        assert shown(again).value("issued_total", tag="a") == 3
+        assert shown(measure(one)).value("issued_total", tag="a") == 3
     found = shown(together[0])
     assert found.value("issued_total", tag="a") == 3, "what was counted stays when the issuers are closed"
     assert found.value("held_numbers", tag="a") is None
@@ -92,24 +94,24 @@ def test_what_shows_the_registry_otherwise_shows_the_same(
     with connect(**ALONE) as ids:
         measure(ids)
         direct(ids, "a")
-        assert Shown(generate_latest(registry).decode()).value("issued_total", tag="a") == 1
+        assert in_registry(registry).value("issued_total", tag="a") == 1
         ids.take("a", 9)
-        assert Shown(generate_latest(registry).decode()).value("issued_total", tag="a") == 10
+        assert in_registry(registry).value("issued_total", tag="a") == 10
 
 
 def test_the_argument_or_setting_metrics_counts_in_the_registry_of_prometheus_client(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Shown(generate_latest(REGISTRY).decode()).total("issued_total", tag="by-argument")
+    before = in_registry().total("issued_total", tag="by-argument")
     with connect(**ALONE, metrics=True) as ids:
         direct(ids, "by-argument")
-        assert Shown(generate_latest(REGISTRY).decode()).total("issued_total", tag="by-argument") == before + 1
+        assert in_registry().total("issued_total", tag="by-argument") == before + 1
     with connect(**ALONE) as ids:
         direct(ids, "without")
     monkeypatch.setenv("ISSUER_METRICS", "1")
     with connect(**ALONE) as ids:
         direct(ids, "by-setting")
-    found = Shown(generate_latest(REGISTRY).decode())
+    found = in_registry()
     assert found.value("issued_total", tag="by-setting")
     assert found.value("issued_total", tag="without") is None
 

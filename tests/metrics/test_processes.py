@@ -225,11 +225,7 @@ def test_preloaded_workers_of_gunicorn_speak_for_each_other(redis_url: str, tmp_
     with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
         ids.create("a", step=5000)
     at = f"127.0.0.1:{free_port()}"
-    settings = {
-        "MEASURED_REDIS": redis_url,
-        "MEASURED_STORE": store,
-        "PROMETHEUS_MULTIPROC_DIR": str(folder),
-    }
+    settings = {"MEASURED_REDIS": redis_url, "MEASURED_STORE": store, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
     options = f"--preload --workers 3 --bind {at} --log-level warning --timeout 120"
     service = subprocess.Popen(
         [sys.executable, "-m", "gunicorn", *options.split(), "tests.metrics.measured_app:app"],

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
-import urllib.request
 
 import pytest
 
 import issuer
 from tests.contrib.django.conftest import Shop
-from tests.servers.ports import free_port
-from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("U.23")]
 
@@ -478,34 +472,3 @@ except ImproperlyConfigured as error:
     print(error)
 """
     assert "names no store, and DEBUG is False" in shop.shell(program, SHOP_DEBUG="0")
-
-
-# ---------------------------------------------------------------------------------------------- the command
-
-
-def test_the_command_has_the_settings_of_the_project(shop: Shop) -> None:
-    shop.manage("migrate", "--run-syncdb")
-    assert shop.manage("issuer", "next", "orders") == "1\n"
-    assert shop.manage("issuer", "configure", "orders", "--start", "50", "--yes")
-    assert shop.shell("print(Order.objects.create(customer='a').pk)") == "50"
-    assert "unknown tag 'nothing'" in shop.manage("issuer", "next", "nothing", status=3)
-    shop.manage("issuer", "--database", "eu", "create", "nothing", "--start", "7")
-    assert shop.manage("issuer", "--database", "eu", "next", "nothing") == "7\n"
-
-
-def test_a_signal_reaches_the_command(shop: Shop) -> None:
-    shop.manage("migrate", "--run-syncdb")
-    port = free_port()
-    line = [sys.executable, "manage.py", "issuer", "serve", "--http", f"127.0.0.1:{port}"]
-    with subprocess.Popen(line, cwd=shop.folder, env=shop.variables, stderr=subprocess.PIPE, text=True) as server:
-        until(lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5), 60, ignoring=(OSError,))
-        server.send_signal(signal.SIGINT)
-        assert server.wait(60) in (0, 130)
-        assert server.stderr is not None
-        assert "Traceback" not in server.stderr.read()
-
-
-def test_the_command_rejects_a_client_in_place_of_a_url(shop: Shop) -> None:
-    with (shop.folder / "settings.py").open("a") as settings:
-        settings.write("\nimport redis\nISSUER['redis'] = redis.Redis()\n")
-    assert "the command line needs a URL as redis" in shop.manage("issuer", "tags", status=1)

@@ -141,8 +141,8 @@ def through(behave: Callable[[Door], Coroutine[Any, Any, None]], **options: Any)
     run(main())
 
 
-def tokens(folder: Path, **given: tuple[Sequence[Any], Sequence[str]]) -> tuple[Access, dict[str, str]]:
-    """Return the access by a file of tokens, and the tokens by name. `given`: scopes and patterns of tags."""
+def tokens(folder: Path, **given: tuple[Any, ...]) -> tuple[Access, dict[str, str]]:
+    """Return the access by a file of tokens, and the tokens by name. `given`: scopes, patterns of tags, rate."""
     made = {name: new_token() for name in given}
     file = folder / "tokens.toml"
     file.write_text("".join(line_for(made[name], name, *given[name]) + "\n" for name in given))

@@ -397,10 +397,7 @@ async def test_with_tokens_a_call_needs_a_bearer_token_of_its_tag(tmp_path: Path
 
 
 async def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
-    access, made = tokens(tmp_path, it=(["issue"], ["*"]))
-    file = tmp_path / "tokens.toml"
-    file.write_text(file.read_text().replace(" }", ", rate = 0.001 }"))
-    access = type(access)(file)
+    access, made = tokens(tmp_path, it=(["issue"], ["*"], 0.001))
     async with leaf(access=access) as door:
         await door.ids.create("order")
         assert (await door.ask("GET", f"{GET}order", token=made["it"])).body == b"1"

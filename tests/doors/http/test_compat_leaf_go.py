@@ -218,10 +218,7 @@ async def test_with_tokens_a_draw_needs_issue_and_changes_need_admin_and_are_in_
 
 
 async def test_a_token_beyond_its_rate_is_told_so(tmp_path: Path) -> None:
-    access, made = tokens(tmp_path, it=(["issue"], ["*"]))
-    file = tmp_path / "tokens.toml"
-    file.write_text(file.read_text().replace(" }", ", rate = 0.001 }"))
-    access = type(access)(file)
+    access, made = tokens(tmp_path, it=(["issue"], ["*"], 0.001))
     async with leaf_go(access=access) as door:
         await door.ids.create("a")
         await door.good("GET", f"{LEAF}?biz_tag=a", token=made["it"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from issuer.doors.access import Access
 from issuer.errors import StoreUnavailable
 from issuer.settings import Settings
 from issuer_persistence.ledger import LedgerEntry
@@ -228,11 +229,9 @@ async def test_a_token_is_one_of_the_servers_tokens_and_is_checked_before_the_ta
 
 
 async def test_a_token_beyond_its_rate_gets_code_6_and_when_to_retry(tmp_path: Path) -> None:
-    access, made = tokens(tmp_path, it=(["issue"], ["*"]))
-    file = tmp_path / "tokens.toml"
-    file.write_text(file.read_text().replace(" }", ", rate = 10 }"))
+    _, made = tokens(tmp_path, it=(["issue"], ["*"], 10))
     clock = [0.0]
-    access = type(access)(file, clock=lambda: clock[0])
+    access = Access(tmp_path / "tokens.toml", clock=lambda: clock[0])
     async with tinyid(access=access) as door:
         await door.ids.create("order", order="trend", step=11)
         query = f"bizType=order&token={made['it']}"

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from issuer.doors.tokens import line_for, new_token
 from tests import programs
 from tests.cli.conftest import PROGRAM
+from tests.doors.http.doors import tokens
 from tests.doors.languages.toolchains import TOOLCHAINS
 from tests.doors.server.conftest import Serve, Served, home, serve
 from tests.servers.ports import free_port
@@ -184,12 +184,10 @@ def ready(home: Path, serve: Serve, redis_url: str) -> Iterator[Callable[[Page],
         served.stop(signal.SIGINT)
 
 
-def tokens(home: Path, *tags: str, rate: float | None = None) -> tuple[str, str]:
+def token_for(home: Path, *tags: str, rate: float | None = None) -> tuple[str, str]:
     """Return a token, and the path of a file that has it."""
-    token, path = new_token(), home / "tokens.toml"
-    path.write_text(line_for(token, "shop", ["issue"], tags, rate) + "\n", encoding="utf-8")
-    path.chmod(0o600)
-    return token, str(path)
+    token = tokens(home, shop=(["issue"], tags, rate))[1]["shop"]
+    return token, str(home / "tokens.toml")
 
 
 def numbers(lines: str, word: str = "next") -> list[int]:
@@ -230,7 +228,7 @@ def test_the_errors_of_a_program_begin_as_its_page_says(
     here.build()
     for tag in ("orders", "full", "other", "away"):
         here.create(tag, *(("--limit", "2") if tag == "full" else ()))
-    token, path = tokens(home, "orders", "full", "away", "nothing")
+    token, path = token_for(home, "orders", "full", "away", "nothing")
     here.serve("--tokens", path, ISSUER_TIMEOUT="0.5", ISSUER_STORE_TIMEOUT="0.2")
     found: dict[str, str] = {}
 
@@ -261,7 +259,7 @@ def test_a_program_continues_after_a_restart_of_the_server(
     here, times = ready(client.page), 3 * RATE
     here.build()
     here.create("orders")
-    token, path = tokens(home, "orders", rate=RATE)
+    token, path = token_for(home, "orders", rate=RATE)
     served = here.serve("--tokens", path)
     with here.running([*client.page.draws(client.program), "orders", str(times)], token) as process:
         assert process.stdout is not None

@@ -10,6 +10,7 @@ import pytest
 from issuer.doors.access import Access
 from issuer.doors.budget import Budget
 from tests.doors.resp.serving import Served
+from tests.servers.proxy import FaultProxy
 
 Serve = Callable[..., Served]
 
@@ -20,8 +21,8 @@ def _unhurried(unhurried: None) -> None:
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start servers: `serve(access=..., redis=..., store=..., **options of start)`; without Redis unless told."""
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start servers: `serve(access=..., redis=..., **options of start)`; those with a Redis share a store in a file."""
     with ExitStack() as ends:
 
         def one(
@@ -32,7 +33,8 @@ def serve() -> Iterator[Serve]:
             budget: Budget | None = None,
             **settings: Any,
         ) -> Served:
-            chosen = {"redis": "none", "store": "memory://", **settings}
+            store = f"sqlite:///{tmp_path / 'ids.db'}" if "redis" in settings else "memory://"
+            chosen = {"redis": "none", "store": store, **settings}
             limits = {"idle": idle, "clients_most": clients_most, "progress": progress, "budget": budget}
             return ends.enter_context(Served(chosen, access, **limits))
 
@@ -48,8 +50,16 @@ def direct(serve: Serve) -> Served:
 
 
 @pytest.fixture
-def strict(serve: Serve, redis_url: str, tmp_path: Path) -> Served:
+def strict(serve: Serve, redis_url: str) -> Served:
     """A server on a real Redis, with a strict tag `a` in segments of 1000."""
-    served = serve(redis=redis_url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served = serve(redis=redis_url)
     served.create("a", order="strict", step=1000)
+    return served
+
+
+@pytest.fixture
+def proxied(serve: Serve, redis_proxy: FaultProxy) -> Served:
+    """A server that reaches Redis through the proxy, with a strict tag `a`."""
+    served = serve(redis=redis_proxy.url)
+    served.create("a", order="strict")
     return served

@@ -72,12 +72,7 @@ class Served(Looped):
     ids: AsyncIssuer
     server: RespServer
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any] | None = None,
-        access: Access | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, access: Access | None = None, **options: Any) -> None:
         self._begin_loop()
         try:
             self.wait(self._open(settings or {"redis": "none", "store": "memory://"}, access or Access(None), options))

@@ -1,11 +1,13 @@
-"""Clients that people have: redis-py of both kinds, redis-cli, redis-benchmark."""
+"""Clients that people have: redis-py of both kinds, redis-cli, redis-benchmark, and Node's from the npm registry."""
 
 import asyncio
+import json
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import redis
@@ -14,13 +16,13 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from issuer.doors.access import Access
-from issuer.doors.tokens import line_for, new_token
 from tests.audit import repeats
+from tests.doors.http.doors import tokens
+from tests.doors.languages.toolchains import run_node
 from tests.doors.resp.conftest import Serve
 from tests.doors.resp.serving import PATIENCE, Served
 from tests.servers.absent import needed
 from tests.servers.proxy import FaultProxy
-from tests.waiting import run
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [2, 3])
 
@@ -82,38 +84,27 @@ def test_redis_py_raises_what_is_refused(
 
 def test_redis_py_in_threads_shares_a_pool(direct: Served) -> None:
     pool = redis.ConnectionPool(host="127.0.0.1", port=direct.port, max_connections=8, socket_timeout=PATIENCE)
-    numbers: list[int] = []
 
-    def draw() -> None:
+    def draw(_: int) -> list[int]:
         client = redis.Redis(connection_pool=pool)
-        numbers.extend(client.incr("a") for _ in range(100))
+        return [client.incr("a") for _ in range(100)]
 
-    threads = [threading.Thread(target=draw) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        numbers = [number for each in threads.map(draw, range(8)) for number in each]
     pool.disconnect()
     assert sorted(numbers) == list(range(1, 801))
 
 
 @PROTOCOLS
-def test_redis_asyncio_draws(direct: Served, protocol: int) -> None:
-    async def main() -> list[int]:
-        async with redis.asyncio.Redis(host="127.0.0.1", port=direct.port, protocol=protocol) as client:
-            assert await client.incrby("a", 5) == 5
-            return await asyncio.gather(*(client.incr("a") for _ in range(50)))
-
-    assert sorted(run(main())) == list(range(6, 56))
+async def test_redis_asyncio_draws(direct: Served, protocol: int) -> None:
+    async with redis.asyncio.Redis(host="127.0.0.1", port=direct.port, protocol=protocol) as client:
+        assert await client.incrby("a", 5) == 5
+        assert sorted(await asyncio.gather(*(client.incr("a") for _ in range(50)))) == list(range(6, 56))
 
 
 @pytest.mark.parametrize("open_", [True, False], ids=["open", "tokens"])
-def test_a_client_of_tls_gets_an_error_and_does_not_wait(
-    serve: Serve, tmp_path_factory: pytest.TempPathFactory, *, open_: bool
-) -> None:
-    path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
-    path.touch(0o600)
-    served = serve(access=Access(None) if open_ else Access(path), idle=4 * PATIENCE)
+def test_a_client_of_tls_gets_an_error_and_does_not_wait(serve: Serve, tmp_path: Path, *, open_: bool) -> None:
+    served = serve(access=Access(None) if open_ else tokens(tmp_path)[0], idle=4 * PATIENCE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -138,20 +129,16 @@ def test_a_retry_of_redis_py_costs_a_gap_and_never_a_repeat(direct: Served) -> N
     assert numbers[-1] == 80  # those whose reply was lost, and no others
 
 
-def test_redis_py_tells_a_wrong_token_from_a_refused_tag(
-    serve: Serve, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    token, path = new_token(), tmp_path_factory.mktemp("tokens") / "tokens.toml"
-    path.write_text(line_for(token, "shop", ["issue"], ["a"]) + "\n", encoding="utf-8")
-    path.chmod(0o600)
-    served = serve(access=Access(path))
+def test_redis_py_tells_a_wrong_token_from_a_refused_tag(serve: Serve, tmp_path: Path) -> None:
+    access, made = tokens(tmp_path, shop=(["issue"], ["a"]))
+    served = serve(access=access)
     served.create("a", order="trend")
     options = {"host": "127.0.0.1", "port": served.port, "socket_timeout": PATIENCE}
     for wrong in (None, "wrong"):
         with redis.Redis(password=wrong, **options) as client, pytest.raises(redis.AuthenticationError):  # type: ignore[arg-type]  # any option
             client.incr("a")
     for username in (None, "shop"):
-        with redis.Redis(username=username, password=token, **options) as client:  # type: ignore[arg-type]  # the same
+        with redis.Redis(username=username, password=made["shop"], **options) as client:  # type: ignore[arg-type]  # the same
             assert client.incr("a") > 0
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.incr("b")
@@ -190,3 +177,59 @@ def test_redis_benchmark_runs(direct: Served) -> None:
         assert '"INCR"' in done.stdout, done
         assert "WARN" not in done.stderr
     assert int(cli(direct, "GET", "counter:__rand_int__")) == 4000
+
+
+IOREDIS = """
+import Redis from "{package}";
+const client = new Redis({ host: "127.0.0.1", port: Number(process.argv[2]), connectionName: "shop" });
+const out = { first: await client.incr("a"), last: await client.incrby("a", 9) };
+const replies = await client.pipeline().incr("a").get("a").incr("b").exec();
+out.pipeline = replies.map(([error, value]) => (error ? error.message.split(" ")[0] : value));
+out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
+out.multi = (await client.multi().incr("a").incr("a").get("a").exec()).map(([, value]) => value);
+out.missing = await client.get("b");
+out.rounded = await client.incr("above");
+console.log(JSON.stringify(out));
+await client.quit();
+"""
+
+NODE_REDIS = """
+import { createClient } from "{package}";
+const url = `redis://127.0.0.1:${process.argv[2]}`;
+const client = createClient({ url, name: "shop", RESP: Number(process.argv[3]) });
+client.on("error", (error) => { throw error; });
+await client.connect();
+const out = { first: await client.incr("a"), last: await client.incrBy("a", 9) };
+out.pipeline = [await client.incr("a"), await client.get("a")];
+out.pipeline.push(await client.incr("b").catch((error) => error.message.split(" ")[0]));
+out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
+out.multi = await client.multi().incr("a").incr("a").get("a").exec();
+out.missing = await client.get("b");
+out.rounded = await client.incr("above");
+console.log(JSON.stringify(out));
+await client.close();
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("program", "package", "arguments"),
+    [
+        (IOREDIS, "ioredis5", []),
+        (IOREDIS, "ioredis", []),
+        *((NODE_REDIS, package, [protocol]) for package in ("redis5", "redis") for protocol in "23"),
+    ],
+    ids=["ioredis5", "ioredis", "node-redis5-resp2", "node-redis5-resp3", "node-redis-resp2", "node-redis-resp3"],
+)
+def test_node_draws(direct: Served, program: str, package: str, arguments: list[str]) -> None:
+    direct.create("above", order="trend", start=2**53 + 1)
+    told = json.loads(run_node(program.replace("{package}", package), str(direct.port), *arguments))
+    assert told == {
+        "first": 1,
+        "last": 10,
+        "pipeline": [11, "11", "NOTAG"],
+        "many": list(range(12, 212)),
+        "multi": [212, 213, "213"],
+        "missing": None,
+        "rounded": 2**53,  # as docs/guide/languages/node.md says, and what its options avoid
+    }

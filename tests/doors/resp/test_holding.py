@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from issuer.doors.access import Access
 from issuer.doors.budget import STRANGERS_SHARE, Budget
 from issuer.doors.resp import connection
 from issuer.doors.resp.commands import SPECS
 from issuer.doors.resp.connection import UNREAD_MOST
 from issuer.doors.resp.replies import PONG
 from issuer.doors.resp.shared import READ_MOST
-from issuer.doors.tokens import line_for, new_token
 from issuer.gateway.commands import script
+from tests.doors.http.doors import tokens
 from tests.doors.resp.conftest import Serve
 from tests.doors.resp.serving import Raw, Served, code, packed
 from tests.servers.proxy import FaultProxy
@@ -101,12 +100,9 @@ def test_replies_that_are_not_read_count_and_the_last_to_come_is_closed(serve: S
 
 
 def test_clients_without_a_token_use_up_no_more_than_their_share(serve: Serve, tmp_path: Path) -> None:
-    token = new_token()
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text(line_for(token, "a", ["issue"], ["a"]), encoding="utf-8")
-    tokens.chmod(0o600)
+    access, made = tokens(tmp_path, a=(["issue"], ["a"]))
     budget = Budget(800_000)
-    served = serve(access=Access(tokens), budget=budget)
+    served = serve(access=access, budget=budget)
     served.create("a", order="trend")
     half = b"*2\r\n$4\r\nAUTH\r\n$16000\r\n" + b"x" * 15_000
     strangers = [served.client().send(half) for _ in range(20)]
@@ -117,7 +113,7 @@ def test_clients_without_a_token_use_up_no_more_than_their_share(serve: Serve, t
             assert [code(each) for each in last.send(half).rest()] == ["UNAVAILABLE"]
         assert budget.held <= share
         with served.client() as client:
-            assert client.ask("AUTH", token) == b"OK"
+            assert client.ask("AUTH", made["a"]) == b"OK"
             queue_many(client)
             assert share < budget.held <= budget.most
             assert budget.strangers.held <= share
@@ -234,10 +230,8 @@ def test_while_others_wait_for_their_turn_only_small_requests_are_begun_at_once(
         assert client.replies(210) == [b"PONG"] * 210
 
 
-def test_numbers_that_wait_behind_those_of_another_tag_are_bounded(
-    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
-) -> None:
-    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+def test_numbers_that_wait_behind_those_of_another_tag_are_bounded(serve: Serve, redis_proxy: FaultProxy) -> None:
+    served = serve(redis=redis_proxy.url)
     served.create("slow", order="strict")
     served.create("fast", order="trend", step=1_000_000, lease=100_000)
     fast = packed("INCR", "fast") * 80  # so short that it is remembered, and not parsed again

@@ -73,9 +73,9 @@ def test_a_pipeline_of_redis_py_shares_draws_though_its_incr_says_incrby_1(
 
 
 def test_a_pipeline_of_many_tags_makes_no_more_connections_than_the_setting(
-    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
+    serve: Serve, redis_proxy: FaultProxy
 ) -> None:
-    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served = serve(redis=redis_proxy.url)
     tags = [f"tag-{number}" for number in range(100)]
     for tag in tags:
         served.create(tag, order="strict")
@@ -87,19 +87,17 @@ def test_a_pipeline_of_many_tags_makes_no_more_connections_than_the_setting(
 
 
 def test_clients_that_come_during_a_draw_share_the_next_one(
-    serve: Serve, redis_proxy: FaultProxy, redis_client: redis.Redis, tmp_path: Path
+    proxied: Served, redis_proxy: FaultProxy, redis_client: redis.Redis
 ) -> None:
-    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
-    served.create("a", order="strict")
-    clients = [served.client() for _ in range(20)]
+    clients = [proxied.client() for _ in range(20)]
     assert [clients[0].ask("INCR", "a") for _ in range(2)] == [1, 2]
     before = draws(redis_client)
     redis_proxy.hold(match=script("next").sha.encode(), times=1)
     clients[0].send(packed("INCR", "a"))
-    until(lambda: redis_proxy.held and served.waiting == 1)
+    until(lambda: redis_proxy.held and proxied.waiting == 1)
     for client in clients[1:]:
         client.send(packed("INCR", "a") * 2)
-    until(lambda: served.waiting == 39)
+    until(lambda: proxied.waiting == 39)
     redis_proxy.release()
     numbers = [number for client in clients for number in client.replies(1 if client is clients[0] else 2)]
     assert sorted(numbers) == list(range(3, 42))
@@ -109,41 +107,37 @@ def test_clients_that_come_during_a_draw_share_the_next_one(
         client.socket.close()
 
 
-def test_nothing_is_drawn_for_a_client_that_has_left(serve: Serve, redis_proxy: FaultProxy, tmp_path: Path) -> None:
-    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
-    served.create("a", order="strict")
+def test_nothing_is_drawn_for_a_client_that_has_left(proxied: Served, redis_proxy: FaultProxy) -> None:
     incr = packed("INCR", "a")
-    with served.client() as first, served.client() as last:
+    with proxied.client() as first, proxied.client() as last:
         assert [first.send(incr).reply() for _ in range(2)] == [1, 2]
         redis_proxy.hold(match=script("next").sha.encode(), times=1)
         first.send(incr)
-        until(lambda: redis_proxy.held and served.waiting == 1)
-        with served.client() as gone:
+        until(lambda: redis_proxy.held and proxied.waiting == 1)
+        with proxied.client() as gone:
             gone.send(incr * 5)
-            until(lambda: served.waiting == 6)
+            until(lambda: proxied.waiting == 6)
             gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, not an end
-        until(lambda: served.clients == 2)
+        until(lambda: proxied.clients == 2)
         last.send(incr)
-        until(lambda: served.waiting == 2)
+        until(lambda: proxied.waiting == 2)
         redis_proxy.release()
         assert (first.reply(), last.reply()) == (3, 4)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the first", "the same again"])
 def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
-    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path, *, again: bool
+    proxied: Served, redis_proxy: FaultProxy, *, again: bool
 ) -> None:
-    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
-    served.create("a", order="strict")
     incr = packed("INCR", "a") if again else packed("INCR", "a") * 2
-    sent = served.server.shared.commands
-    with served.client() as client:
+    sent = proxied.server.shared.commands
+    with proxied.client() as client:
         assert client.ask("INCR", "a") == 1
         redis_proxy.hold(times=1)
         client.send(packed("GET", "a"))
         until(lambda: redis_proxy.held)
         assert sent["GET"] == 1
-        (connection,) = served.server.shared.connections
+        (connection,) = proxied.server.shared.connections
         client.send(incr)
         until(lambda: connection._parser.more or sent["INCR"] > 1)
         redis_proxy.release()
@@ -151,30 +145,26 @@ def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
 
 
 def test_a_client_that_waits_for_longer_than_the_idle_time_is_answered(
-    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
+    proxied: Served, redis_proxy: FaultProxy
 ) -> None:
-    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
-    served.create("a", order="strict")
-
     async def look() -> None:
-        served.server.shared.ticks += 100  # so much time has gone by
-        served.server._look()
+        proxied.server.shared.ticks += 100  # so much time has gone by
+        proxied.server._look()
 
-    with served.client() as client:
+    with proxied.client() as client:
         for command, reply in (("INCR", 1), ("GET", b"1")):
             redis_proxy.hold(times=1)
             client.send(packed(command, "a"))
             until(lambda: redis_proxy.held)
-            (one,) = served.server.shared.connections
+            (one,) = proxied.server.shared.connections
             assert one._replies.waiting or one._asking
-            served.wait(look())
+            proxied.wait(look())
             redis_proxy.release()
             assert client.reply() == reply
 
 
 def test_contiguous_numbers_across_borders_are_one_callers_alone(serve: Serve, redis_url: str, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'ids.db'}"
-    one, two = (serve(redis=redis_url, store=store) for _ in range(2))
+    one, two = (serve(redis=redis_url) for _ in range(2))
     one.create("a", order="strict", step=100)
     singles: list[int] = []
     runs: list[range] = []
@@ -203,7 +193,7 @@ def test_contiguous_numbers_across_borders_are_one_callers_alone(serve: Serve, r
     assert len(runs) == 160
     assert repeats(every) == []
     assert min(every) >= 1
-    with issuer.connect(redis=redis_url, store=store) as ids:
+    with issuer.connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'ids.db'}") as ids:
         assert max(every) <= ids.inspect("a").store.max
         # Each border that a run did not fit into has cost a gap, and nothing was given from it later.
         assert ids.verify("a") == []
@@ -212,9 +202,9 @@ def test_contiguous_numbers_across_borders_are_one_callers_alone(serve: Serve, r
 @pytest.mark.parametrize("order", ["strict", "trend"])
 @pytest.mark.parametrize("n", [1, 99, 100, 101, 1000, 12_345])
 def test_more_numbers_in_a_row_than_a_segment_holds_come_as_well(
-    serve: Serve, redis_url: str, tmp_path: Path, order: str, n: int
+    serve: Serve, redis_url: str, order: str, n: int
 ) -> None:
-    served = serve(redis=redis_url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served = serve(redis=redis_url)
     served.create("a", order=order, step=100)
     taken: list[int] = []
     with served.client() as client:
@@ -229,11 +219,8 @@ def test_more_numbers_in_a_row_than_a_segment_holds_come_as_well(
         assert taken == sorted(taken)
 
 
-def test_a_row_out_of_leases_is_contiguous_and_of_no_other_process(
-    serve: Serve, redis_url: str, tmp_path: Path
-) -> None:
-    store = f"sqlite:///{tmp_path / 'ids.db'}"
-    one, two = (serve(redis=redis_url, store=store) for _ in range(2))
+def test_a_row_out_of_leases_is_contiguous_and_of_no_other_process(serve: Serve, redis_url: str) -> None:
+    one, two = (serve(redis=redis_url) for _ in range(2))
     one.create("a", order="trend", lease=50, step=1000)
     taken: list[int] = []
     with one.client() as first, two.client() as second:
@@ -258,9 +245,8 @@ def test_others_that_draw_between_each_time_are_an_error_and_no_number(
     assert redis_client.ping()
 
 
-def test_strict_numbers_rise_across_clients_and_processes(serve: Serve, redis_url: str, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'ids.db'}"
-    processes = [serve(redis=redis_url, store=store) for _ in range(2)]
+def test_strict_numbers_rise_across_clients_and_processes(serve: Serve, redis_url: str) -> None:
+    processes = [serve(redis=redis_url) for _ in range(2)]
     processes[0].create("a", order="strict", step=500)
     noted: list[Draw] = []
 
@@ -297,9 +283,8 @@ def test_no_number_goes_to_two_clients_while_some_are_torn_away(strict: Served) 
     assert repeats(kept) == []
 
 
-def test_get_is_what_redis_knows_whichever_process_has_issued_it(serve: Serve, redis_url: str, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'ids.db'}"
-    one, two = (serve(redis=redis_url, store=store) for _ in range(2))
+def test_get_is_what_redis_knows_whichever_process_has_issued_it(serve: Serve, redis_url: str) -> None:
+    one, two = (serve(redis=redis_url) for _ in range(2))
     one.create("a", order="strict")
     with one.client() as first, two.client() as second:
         assert second.ask("GET", "a") is None
@@ -313,10 +298,10 @@ def test_get_is_what_redis_knows_whichever_process_has_issued_it(serve: Serve, r
 
 
 def test_a_redis_that_is_away_is_unavailable_for_strict_tags_and_no_matter_for_trend(
-    serve: Serve, start_redis: Callable[..., RedisServer], tmp_path: Path
+    serve: Serve, start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis()
-    served = serve(redis=server.url, store=f"sqlite:///{tmp_path / 'ids.db'}", timeout=2)
+    served = serve(redis=server.url, timeout=2)
     served.create("s", order="strict")
     served.create("t", order="trend")
 

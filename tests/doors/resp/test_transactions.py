@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from issuer.doors.access import Access
 from issuer.doors.resp.transaction import COMMANDS_MOST
-from issuer.doors.tokens import line_for, new_token
+from tests.doors.http.doors import tokens
 from tests.doors.resp.conftest import Serve
 from tests.doors.resp.serving import Served, code, packed
 from tests.doors.resp.test_redis import draws
@@ -102,16 +101,13 @@ def test_many_commands_of_one_transaction_are_answered(direct: Served) -> None:
 
 
 def test_a_transaction_needs_a_token(serve: Serve, tmp_path: Path) -> None:
-    token = new_token()
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text(line_for(token, "a", ["issue"], ["a"]), encoding="utf-8")
-    tokens.chmod(0o600)
-    served = serve(access=Access(tokens))
+    access, made = tokens(tmp_path, a=(["issue"], ["a"]))
+    served = serve(access=access)
     for tag in "ab":
         served.create(tag, order="trend")
     with served.client() as client:
         assert code(client.ask("MULTI")) == "NOAUTH"
-        assert client.ask("AUTH", token) == b"OK"
+        assert client.ask("AUTH", made["a"]) == b"OK"
         client.send(packed("MULTI"), packed("INCR", "a"), packed("INCR", "b"), packed("EXEC"))
         assert client.replies(3) == [b"OK", b"QUEUED", b"QUEUED"]
         first, second = client.reply()

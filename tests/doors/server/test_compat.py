@@ -1,13 +1,20 @@
-"""`issuer serve --compat`: clients of other servers as they speak, byte by byte, and what the log has of them."""
+"""`issuer serve --compat`: clients of other servers as they speak, what is logged of them; and pages of other sites."""
 
+import re
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from issuer.doors.tokens import line_for, new_token
 from tests.cli.conftest import Cli
+from tests.doors.http.doors import tokens
 from tests.doors.server.conftest import Serve, Served
+from tests.house.site.browser import Browser, found
+from tests.servers.absent import absent
 
 pytestmark = pytest.mark.live
 
@@ -53,13 +60,10 @@ def test_the_java_client_of_tinyid_gets_its_segments(serve: Serve, cli: Cli, sto
     assert served.http.get("/api/leaf?biz_tag=order").status_code == 404
 
 
-def test_tokens_of_tinyid_stand_in_queries_and_are_in_no_log(
-    serve: Serve, cli: Cli, store: str, tmp_path: Path
-) -> None:
+def test_tokens_of_tinyid_stand_in_queries_and_are_in_no_log(serve: Serve, cli: Cli, store: str, home: Path) -> None:
     cli("--store", store, "create", "order", "--order", "trend", "--step", "10000")
-    token, file = new_token(), tmp_path / "tokens.toml"
-    file.write_text(line_for(token, "java", ["issue"], ["order"]) + "\n")
-    env = {"ISSUER_COMPAT": "tinyid, leaf-go", "ISSUER_COMPAT_PREFIX": "/gateway/", "ISSUER_TOKENS": str(file)}
+    token = tokens(home, java=(["issue"], ["order"]))[1]["java"]
+    env = {"ISSUER_COMPAT": "tinyid, leaf-go", "ISSUER_COMPAT_PREFIX": "/gateway/", "ISSUER_TOKENS": "tokens.toml"}
     served = serve("-v", before=("--store", store), env=PATIENT | env)
     assert spoken(served, token=token, tag="order", prefix="/gateway", times=2) == [
         ("200", "0,2000,10000,1,0"),
@@ -71,3 +75,62 @@ def test_tokens_of_tinyid_stand_in_queries_and_are_in_no_log(
     assert "POST /gateway/tinyid/id/nextSegmentIdSimple 200" in log
     assert token not in log
     assert "bizType" not in log
+
+
+#: All ways in which a page can make a browser send a GET to another site.
+PAGE = """<!doctype html>
+<script>window.settled = 0; const settle = () => {{ window.settled += 1 }}</script>
+<img src="{url}?by=img" onload="settle()" onerror="settle()">
+<img src="{url}?by=silent" referrerpolicy="no-referrer" onload="settle()" onerror="settle()">
+<script src="{url}?by=script" onload="settle()" onerror="settle()"></script>
+<link rel="stylesheet" href="{url}?by=link" onload="settle()" onerror="settle()">
+<iframe src="{url}?by=iframe" onload="settle()"></iframe>
+<script>fetch("{url}?by=fetch", {{mode: "no-cors", headers: {{"Accept": "x/y"}}}}).then(settle, settle)</script>
+"""
+WAYS = 6
+
+
+@contextmanager
+def site(page: str) -> Iterator[int]:
+    """Serve the page at 127.0.0.1, and yield the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = page.encode() if self.path == "/" else b""
+            self.send_response(200 if content else 404)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["usual", "compat_any_page"])
+def test_a_page_of_another_site_draws_only_if_the_server_was_told_so(
+    serve: Serve, cli: Cli, store: str, told: bool
+) -> None:
+    cli("--store", store, "create", "order", "--order", "trend", "--step", "10000")
+    env = {"ISSUER_COMPAT_TIMEOUT": "60", **({"ISSUER_COMPAT_ANY_PAGE": "true"} if told else {})}
+    options = ("--compat", "leaf", "--open", "--allowed-host", "leaf.internal", "-v")
+    served = serve(*options, before=("--store", store), env=env)
+    url = f"http://leaf.internal:{served.port()}/api/segment/get/order"
+    names = "--host-resolver-rules=MAP leaf.internal 127.0.0.1,MAP shop.example 127.0.0.1"
+    with site(PAGE.format(url=url)) as port, Browser(found() or absent("Chromium", "chromium"), names) as browser:
+        browser.open(f"http://shop.example:{port}/")
+        assert browser.wait_for(f"window.settled >= {WAYS}")
+    served.told("GET /api/segment/get/order", WAYS)
+    statuses = re.findall(r"GET /api/segment/get/order (\d+)", served.log)
+    assert statuses == ["200" if told else "403"] * WAYS
+    # Clients of programs draw as before.
+    assert served.http.get("/api/segment/get/order").text == str(WAYS + 1 if told else 1)

@@ -5,9 +5,8 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.doors.tokens import line_for, new_token
 from issuer.gateway.commands import script
 from tests import programs
 from tests.cli.conftest import Cli
+from tests.doors.http.doors import tokens
 from tests.doors.server.conftest import PATIENT, Serve, Served, lines, lives
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -36,6 +35,20 @@ NEVER = Retry(NoBackoff(), 0)
 @pytest.fixture
 def servers(redis_url: str, store: str) -> dict[str, str]:
     return {"ISSUER_REDIS_URL": redis_url, "ISSUER_STORE_URL": store}
+
+
+@pytest.fixture
+def beneath(server: RedisServer) -> RedisServer:
+    """A Redis that the test pauses."""
+    return server
+
+
+@pytest.fixture
+def above(beneath: RedisServer, store: str, cli: Cli) -> dict[str, str]:
+    """The servers of an `issuer serve` on that Redis, with a tag `orders`."""
+    servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
+    cli("create", "orders", env=servers)
+    return servers
 
 
 def test_in_an_empty_directory_it_serves_numbers_of_this_machine_and_gives_back_what_it_did_not_issue(
@@ -147,13 +160,10 @@ def test_nothing_is_left_behind_by_a_supervisor_that_is_killed(serve: Serve, ser
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_requests_under_way_be_answered_and_gives_unused_numbers_back(
-    serve: Serve, store: str, cli: Cli, start_redis: Callable[..., RedisServer], number: signal.Signals
+    serve: Serve, beneath: RedisServer, above: dict[str, str], cli: Cli, number: signal.Signals
 ) -> None:
-    beneath = start_redis()
-    servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
-    cli("create", "orders", env=servers)
-    cli("create", "leased", "--order", "trend", "--lease", "50", env=servers)
-    server = serve("--resp", "127.0.0.1:0", env=servers)
+    cli("create", "leased", "--order", "trend", "--lease", "50", env=above)
+    server = serve("--resp", "127.0.0.1:0", env=above)
     assert server.next("leased") == 1
     assert [server.next("orders") for _ in range(2)] == [1, 2]
     with ThreadPoolExecutor(8) as pool:
@@ -171,8 +181,8 @@ def test_a_signal_lets_requests_under_way_be_answered_and_gives_unused_numbers_b
     assert "killed" not in server.log
     with pytest.raises(httpx.ConnectError):
         server.fresh().get("/livez")
-    assert [cli("next", tag, env=servers).out for tag in ("orders", "leased")] == ["11\n", "2\n"]
-    assert cli("verify", env=servers).code == 0
+    assert [cli("next", tag, env=above).out for tag in ("orders", "leased")] == ["11\n", "2\n"]
+    assert cli("verify", env=above).code == 0
 
 
 def _callers(server: Served, tag: str) -> int:
@@ -183,14 +193,11 @@ def _callers(server: Served, tag: str) -> int:
 
 
 def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_order(
-    serve: Serve, store: str, cli: Cli, start_redis: Callable[..., RedisServer]
+    serve: Serve, beneath: RedisServer, above: dict[str, str]
 ) -> None:
-    beneath = start_redis()
-    servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
-    cli("create", "orders", env=servers)
     times = {"supervisor.STOPPING": 300, "worker.DRAINING": 0.1, "worker.ANSWERING": 60}
     constants = tuple(f"issuer.doors.server.{name}={seconds}" for name, seconds in times.items())
-    server = serve("--resp", "127.0.0.1:0", env=servers, constants=constants)
+    server = serve("--resp", "127.0.0.1:0", env=above, constants=constants)
     assert server.next("orders") == 1
     commands: list[tuple[object, ...]] = [("INCR", "orders"), ("INCRBY", "orders", 5), ("INCR", "orders")]
     beneath.pause()
@@ -231,13 +238,8 @@ def test_a_client_that_sends_half_a_request_or_none_is_not_waited_for_for_ever(s
     assert server.next("a") == 3
 
 
-def test_a_second_signal_ends_it_at_once(
-    serve: Serve, store: str, cli: Cli, start_redis: Callable[..., RedisServer]
-) -> None:
-    beneath = start_redis()
-    servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
-    cli("create", "orders", env=servers)
-    server = serve("--workers", "2", env=servers)
+def test_a_second_signal_ends_it_at_once(serve: Serve, beneath: RedisServer, above: dict[str, str]) -> None:
+    server = serve("--workers", "2", env=above)
     assert server.next("orders") == 1
     processes = server.children()
     beneath.pause()
@@ -330,12 +332,10 @@ def test_a_client_library_that_is_missing_is_told_with_what_to_install(home: Pat
 def test_logs_are_json_with_a_line_for_each_request_and_no_number_and_no_token_in_them(
     serve: Serve, servers: dict[str, str], cli: Cli, home: Path
 ) -> None:
-    token, admin = new_token(), new_token()
-    tokens = home / "tokens.toml"
-    tokens.touch(mode=0o600)
-    tokens.write_text(f"{line_for(token, 'a', ['issue'], ['orders'])}\n{line_for(admin, 'b', ['admin'], ['*'])}\n")
+    _, made = tokens(home, a=(["issue"], ["orders"]), b=(["admin"], ["*"]))
+    token, admin = made.values()
     cli("create", "orders", "--start", "7310001", "--step", "100", env=servers)
-    server = serve("--tokens", str(tokens), "--log-format", "json", "-v", "--resp", "127.0.0.1:0", env=servers)
+    server = serve("--tokens", "tokens.toml", "--log-format", "json", "-v", "--resp", "127.0.0.1:0", env=servers)
     bearer, all_of_it = ({"Authorization": f"Bearer {each}"} for each in (token, admin))
     answers = [server.http.post("/v1/tags/orders/next", headers=bearer) for _ in range(120)]
     assert [each.json()["number"] for each in answers] == list(range(7310001, 7310121))
@@ -370,7 +370,7 @@ def test_logs_are_json_with_a_line_for_each_request_and_no_number_and_no_token_i
     assert sum(each.startswith("POST /v1/tags/orders/next 200 ") for each in requests) == 120
     assert sum(each.startswith("POST /v1/tags/orders/next 401 ") for each in requests) == 2
     assert sum(each.startswith("GET /v1/tags/orders/who/... 200 ") for each in requests) == 1
-    digests = [line.split('"')[1].partition(":")[2] for line in tokens.read_text().splitlines()]
+    digests = [line.split('"')[1].partition(":")[2] for line in (home / "tokens.toml").read_text().splitlines()]
     for secret in ("73100", "73101", token, admin, token[7:], *digests):
         assert secret not in server.log
 
@@ -421,23 +421,22 @@ def test_without_verbose_no_request_is_logged(serve: Serve) -> None:
 
 
 def test_tokens_are_read_again_by_each_worker(serve: Serve, home: Path) -> None:
-    token = new_token()
-    tokens = home / "tokens.toml"
-    tokens.touch(mode=0o600)
+    file = home / "tokens.toml"
+    token = tokens(home, a=(["issue"], ["orders"]))[1]["a"]
+    line = file.read_text()
+    file.write_text("")
     server = serve("--tokens", "tokens.toml", "--workers", "2")
 
     def answers() -> set[int]:
         bearer = {"Authorization": f"Bearer {token}"}
-        clients = [server.fresh() for _ in range(6)]
-        found = {each.post("/v1/tags/orders/next", headers=bearer).status_code for each in clients}
-        for each in clients:
-            each.close()
-        return found
+        with ExitStack() as ends:
+            clients = [ends.enter_context(server.fresh()) for _ in range(6)]
+            return {each.post("/v1/tags/orders/next", headers=bearer).status_code for each in clients}
 
     assert answers() == {401}
-    tokens.write_text(line_for(token, "a", ["issue"], ["orders"]))
+    file.write_text(line)
     until(lambda: answers() == {200}, message="each worker has read it again")
-    tokens.write_text("a = {")
+    file.write_text("a = {")
     until(
         lambda: answers() == {200} and "the tokens that were read before stay valid" in server.log,
         message="still in force",
@@ -447,17 +446,14 @@ def test_tokens_are_read_again_by_each_worker(serve: Serve, home: Path) -> None:
         os.kill(pid, signal.SIGKILL)
     server.told("starting a new one", 2)
     assert answers() == {200}
-    tokens.write_text("# revoked\n")
+    file.write_text("# revoked\n")
     until(lambda: answers() == {401}, message="each worker has revoked it")
     assert server.stop() == 0
 
 
 def test_a_rate_is_of_all_workers_and_both_protocols(serve: Serve, home: Path) -> None:
-    made = {name: new_token() for name in ("slow", "other")}
-    tokens = home / "tokens.toml"
-    tokens.touch(mode=0o600)
     # Its next call is due in a quarter of an hour.
-    tokens.write_text("\n".join(line_for(token, name, ["issue"], ["*"], 0.001) for name, token in made.items()))
+    _, made = tokens(home, **dict.fromkeys(("slow", "other"), (["issue"], ["*"], 0.001)))
     server = serve("--tokens", "tokens.toml", "--workers", "3", "--resp", "127.0.0.1:0")
     for token in made.values():
         found = []

@@ -15,15 +15,8 @@ pytestmark = pytest.mark.live
 
 #: What is needed to build.
 PARTS = (
-    "issuer",
-    "pytest_issuer.py",
-    "persistence",
-    "lua",
-    "hatch_version.py",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-)
+    "issuer", "pytest_issuer.py", "persistence", "lua", "hatch_version.py", "pyproject.toml", "README.md", "LICENSE",
+)  # fmt: skip
 PROGRAM = """
 import issuer, issuer_persistence, pytest_issuer
 print(issuer.__file__, issuer_persistence.__file__, issuer.next("orders"), sep="|")

@@ -19,8 +19,4 @@ async def aplace(request: HttpRequest, customer: str) -> JsonResponse:
     return JsonResponse({"order": order.pk, "coupon": await issuer.adefault().next("coupons")})
 
 
-urlpatterns = [
-    path("admin/", admin.site.urls),
-    path("place/<customer>", place),
-    path("aplace/<customer>", aplace),
-]
+urlpatterns = [path("admin/", admin.site.urls), path("place/<customer>", place), path("aplace/<customer>", aplace)]

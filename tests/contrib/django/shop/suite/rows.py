@@ -240,10 +240,7 @@ class ManyRows(TestCase):
     def test_after_a_conflict_no_object_has_the_number_of_another_row(self) -> None:
         first = Order.objects.create(customer="a")
         target = {} if connection.vendor == "mysql" else {"unique_fields": ["customer"]}
-        for options in (
-            {"ignore_conflicts": True},
-            {"update_conflicts": True, "update_fields": ["note"], **target},
-        ):
+        for options in ({"ignore_conflicts": True}, {"update_conflicts": True, "update_fields": ["note"], **target}):
             with self.subTest(options):
                 again = Order(customer="a", note="again")
                 rows = Order.objects.bulk_create([again, order(), order(id=10**14 + len(options))], **options)

@@ -1,6 +1,7 @@
-"""A client that sends requests and reads no replies: what that costs a worker, and what it gets at last."""
+"""Clients that read no replies, send too much, or come in crowds: what they cost a worker, and what they get."""
 
 import re
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ import pytest
 from issuer.doors.budget import BYTES_MOST
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import listen
-from issuer.doors.tokens import line_for, new_token
 from issuer.settings import load
+from tests.doors.http.doors import tokens
 from tests.doors.resp.serving import Raw, packed
 from tests.doors.server.conftest import Serve
 from tests.waiting import until
@@ -42,13 +43,19 @@ def spent(worker: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+def deaf(port: int) -> socket.socket:
+    """Connect a client for which the system takes little."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(120)
+    client.connect(("127.0.0.1", port))
+    return client
+
+
 @contextmanager
 def unread(worker: int, port: int, requests: bytes) -> Iterator[socket.socket]:
     """Send the requests; return when the worker does no more for them, though nothing is read."""
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(120)
-        client.connect(("127.0.0.1", port))
+    with deaf(port) as client:
         sender = threading.Thread(target=client.sendall, args=(requests,))
         sender.start()
         was = [spent(worker)]
@@ -107,10 +114,7 @@ def readers_of_nothing(port: int, clients: int) -> Iterator[None]:
     short, page = (b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path for path in (b"/nothing", b"/docs"))
     with ExitStack() as ends:
         for number in range(clients):
-            client = ends.enter_context(socket.socket())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.settimeout(120)
-            client.connect(("127.0.0.1", port))
+            client = ends.enter_context(deaf(port))
             client.sendall(short * (number % 40 * 6) + page * 30)
         yield
 
@@ -149,10 +153,8 @@ def test_the_head_of_a_request_is_bounded(serve: Serve, size: int, status: bytes
 
 
 def test_a_client_without_a_token_gets_one_reply_on_a_connection(serve: Serve, home: Path) -> None:
-    token, file = new_token(), home / "tokens.toml"
-    file.write_text(line_for(token, "shop", ["issue"], ["*"]) + "\n")
-    file.chmod(0o600)
-    server = serve("--tokens", str(file), "--compat", "tinyid")
+    token = tokens(home, shop=(["issue"], ["*"]))[1]["shop"]
+    server = serve("--tokens", "tokens.toml", "--compat", "tinyid")
     port = server.port()
 
     def statuses(*requests: tuple[str, str, bool]) -> list[bytes]:
@@ -196,10 +198,7 @@ def test_both_protocols_share_one_budget_and_numbers_that_nobody_reads_are_in_it
 
     with ExitStack() as ends, Raw(server.port("redis")) as refused:
         for n in (1_000_000, (BYTES_MOST - 40_000_000 - 100_000) // 40):
-            client = ends.enter_context(socket.socket())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.settimeout(120)
-            client.connect(("127.0.0.1", server.port()))
+            client = ends.enter_context(deaf(server.port()))
             body = b'{"n": %d}' % n
             head = b"POST /v1/tags/a/take HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -213,3 +212,48 @@ def test_both_protocols_share_one_budget_and_numbers_that_nobody_reads_are_in_it
         message="there is room again, because the clients have gone",
     )
     assert server.stop() == 0
+
+
+#: Hard limit of open files; the soft one is half of it, which is too few for the server.
+MANY = 440
+
+
+@contextmanager
+def crowd(port: int, clients: int) -> Iterator[None]:
+    """So many clients that are connected, and say nothing."""
+    with ExitStack() as ends:
+        for _ in range(clients):
+            ends.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
+        yield
+
+
+def test_a_crowd_at_one_protocol_leaves_the_other_its_files(serve: Serve) -> None:
+    server = serve("--resp", "127.0.0.1:0", files=MANY, constants=("issuer.doors.server.supervisor.STOPPING=300",))
+    server.next("orders")
+    (worker,) = server.children()
+    assert resource.prlimit(worker, resource.RLIMIT_NOFILE) == (MANY, MANY)
+    resp = server.port("redis")
+
+    def is_full() -> bool:
+        with Raw(resp) as client:
+            client.send(b"PING\r\n")
+            return [str(each) for each in client.rest()] == ["ERR max number of clients reached"]
+
+    with crowd(resp, MANY):
+        until(is_full, ignoring=(ConnectionError,), message="more clients are refused")
+        with server.fresh() as http:
+            assert server.next("orders", http) == 2
+            assert http.get("/metrics").status_code == 200
+    with Raw(resp) as client:
+        assert until(lambda: client.ask("INCR", "orders"), ignoring=(ConnectionError,)) == 3
+    with crowd(server.port(), MANY), Raw(resp) as client:
+        assert [client.ask("INCR", "orders") for _ in range(3)] == [4, 5, 6]
+    with server.fresh() as http:
+        assert server.next("orders", http) == 7
+    assert server.stop() == 0
+
+
+def test_a_limit_that_is_too_low_is_told_at_the_start(serve: Serve) -> None:
+    server = serve("--resp", "127.0.0.1:0", files=200)
+    assert server.process.wait(120) == 2
+    assert "the limit of open files is 200, and at least 300 are needed: raise it" in server.log
