@@ -14,7 +14,7 @@ from tests.metrics.conftest import Measure
 from tests.metrics.shown import Shown, shown, watched
 from tests.refusals import refused
 
-pytestmark = pytest.mark.colours(*COLOURS)
+pytestmark = [pytest.mark.colours(*COLOURS), pytest.mark.usefixtures("patient")]
 ALONE = {"redis": "none", "store": "memory://", "scheduler": None}
 
 

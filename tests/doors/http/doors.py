@@ -116,18 +116,20 @@ class Door:
 
 @asynccontextmanager
 async def open_door(
+    *tags: str,
     access: Access | None = None,
-    *,
     redis: str = "none",
     store: str | Store = "memory://",
     settings: Mapping[str, Any] | None = None,
     limits: Settings | None = None,
     **options: Any,
 ) -> AsyncIterator[Door]:
-    """Open one. `settings`: of the issuer; `limits`, `options`: of the application."""
+    """Open one with these tags. `settings`: of the issuer; `limits`, `options`: of the application."""
     # A machine that others keep busy stands still for seconds.
     patient = {"timeout": 60.0, "store_timeout": 45.0, "redis_timeout": 30.0, **(settings or {})}
     async with issuer.aconnect(redis=redis, store=store, scheduler=None, **patient) as ids:
+        for tag in tags:
+            await ids.create(tag)
         yield Door(ids, application(ids, access or Access(None), settings=limits, **options))
 
 

@@ -50,8 +50,7 @@ def test_each_route_has_its_scopes() -> None:
 async def test_a_token_does_what_its_scope_allows_and_nothing_else(route: Route, scope: Scope, tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=([scope], ["*"]))
     allowed = not route.scope or scope == "admin" or scope in SCOPES[route.name]
-    async with open_door(access=access, metrics=lambda: ("text/plain", b"x 1\n")) as door:
-        await door.ids.create("a")
+    async with open_door("a", access=access, metrics=lambda: ("text/plain", b"x 1\n")) as door:
         await door.ids.next("a")
         before = await seen(door)
         found = await door.ask(*call(route), token=made["it"])
@@ -66,8 +65,7 @@ async def test_a_token_does_what_its_scope_allows_and_nothing_else(route: Route,
 async def test_without_a_token_that_is_known_nothing_is_done(route: Route, tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["admin"], ["*"]))
     token = made["it"]
-    async with open_door(access=access) as door:
-        await door.ids.create("a")
+    async with open_door("a", access=access) as door:
         before = await seen(door)
         bearer = (f"Bearer {token}x", f"Bearer {token[:-1]}", "Bearer", "Bearer ")
         for said in (None, "", *bearer, f"Basic {token}", token, "\xff"):
@@ -125,8 +123,7 @@ async def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path
     _, made = tokens(tmp_path, it=(["issue"], ["*"], 2), other=(["issue"], ["*"]))
     file = tmp_path / "tokens.toml"
     access = Access(file, clock=lambda: time[0])
-    async with open_door(access=access) as door:
-        await door.ids.create("a")
+    async with open_door("a", access=access) as door:
         for _ in range(5):
             await door.good("POST", "/v1/tags/a/next", token=made["other"])
         for _ in range(2):
@@ -216,8 +213,7 @@ async def test_readiness_names_halted_tags_to_those_who_may_read_them(tmp_path: 
     ],
 )  # fmt: skip
 async def test_only_names_of_this_server_are_served(host: str | None, served: bool) -> None:
-    async with open_door(allowed_hosts=["issuer.example.com", "*.pods.example.org"]) as door:
-        await door.ids.create("a")
+    async with open_door("a", allowed_hosts=["issuer.example.com", "*.pods.example.org"]) as door:
         for number in (1, 2):
             found = await door.ask(
                 "POST", "/v1/tags/a/next", host=None, headers=[("Host", host)] if host is not None else []
@@ -239,8 +235,7 @@ async def test_every_name_is_served_if_the_operator_says_so() -> None:
 
 async def test_where_callers_need_a_token_every_name_is_served(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["a"]))
-    async with open_door(access=access) as door:
-        await door.ids.create("a")
+    async with open_door("a", access=access) as door:
         for number in (1, 2):  # the long way, and the short one
             found = await door.ask("POST", "/v1/tags/a/next", host="any.example", token=made["it"])
             assert found.json["number"] == number
@@ -279,8 +274,7 @@ def test_names_that_clients_make_up_are_not_kept_for_ever() -> None:
     ],
 )
 async def test_no_page_of_another_site_can_draw_or_look(headers: dict[str, str], served: bool) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         await door.good("POST", "/v1/tags/a/next")
         for method, path in (("POST", "/v1/tags/a/next"), ("GET", "/v1/tags"), ("OPTIONS", "/v1/tags/a/next")):
             found = await door.ask(method, path, headers=list(headers.items()))

@@ -86,8 +86,7 @@ async def test_a_caller_that_is_not_known_is_one_line_a_minute_for_each_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     access, made = tokens(tmp_path, shop=(["issue"], ["*"]))
-    async with open_door(access=access) as door:
-        await door.ids.create("a")
+    async with open_door("a", access=access) as door:
         for _ in range(2):
             await door.good("POST", "/v1/tags/a/next", token=made["shop"])
         answers = [

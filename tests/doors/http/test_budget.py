@@ -77,8 +77,7 @@ def refused(answer: Answer) -> None:
 
 async def test_bodies_that_arrive_are_counted_and_one_too_many_is_refused_and_draws_nothing() -> None:
     budget = Budget(600_000)
-    async with open_door(budget=budget) as door:
-        await door.ids.create("a")
+    async with open_door("a", budget=budget) as door:
         body = json.dumps({"n": 3, "timeout": 60}).encode()
         slow = [Slow(door, TAKE, body[:-1] + b" " * 60_000) for _ in range(2)]
         await eventually(lambda: budget.held > 2 * 240_000)
@@ -92,8 +91,7 @@ async def test_bodies_that_arrive_are_counted_and_one_too_many_is_refused_and_dr
 
 async def test_a_request_that_waits_for_its_body_is_counted() -> None:
     budget = Budget(170_000)
-    async with open_door(budget=budget) as door:
-        await door.ids.create("a")
+    async with open_door("a", budget=budget) as door:
         slow = [Slow(door, TAKE, b"{") for _ in range(5)]
         await eventually(lambda: budget.held > 5 * 28_000)
         refused(await Slow(door, TAKE, b"{").answer())
@@ -104,8 +102,7 @@ async def test_a_request_that_waits_for_its_body_is_counted() -> None:
 
 
 async def test_a_request_without_a_body_is_answered_when_the_budget_is_used_up() -> None:
-    async with open_door(budget=Budget(0)) as door:
-        await door.ids.create("a")
+    async with open_door("a", budget=Budget(0)) as door:
         for headers in ([], [("Content-Length", "0")]):
             key = ("Prefer", "the long way"), ("Accept", "text/plain")
             answer = await door.ask("POST", "/v1/tags/a/next", headers=[*headers, *key])
@@ -120,8 +117,7 @@ async def test_what_a_body_held_is_released(how: str, monkeypatch: pytest.Monkey
     if how == "late":
         monkeypatch.setattr("issuer.doors.web.calls.PROGRESS", 0.1)
     budget = Budget()
-    async with open_door(budget=budget) as door:
-        await door.ids.create("a")
+    async with open_door("a", budget=budget) as door:
         slow = Slow(door, TAKE, b'{"n"')
         held = []
         if how != "late":
@@ -210,8 +206,9 @@ async def test_strangers_use_up_no_more_than_their_share(tmp_path: Path) -> None
     access, made = tokens(tmp_path, shop=(["issue"], ["*"]))
     budget = Budget(1_000_000)
     path, fields = "/tinyid/id/nextIdSimple", f"bizType=a&token={made['shop']}".encode()
-    async with open_door(access=access, budget=budget, limits=Settings(compat=["tinyid"], compat_timeout=60.0)) as door:
-        await door.ids.create("a")
+    async with open_door(
+        "a", access=access, budget=budget, limits=Settings(compat=["tinyid"], compat_timeout=60.0)
+    ) as door:
 
         def form(body: bytes) -> Slow:
             return Slow(door, path, body, media=FORM)

@@ -4,6 +4,7 @@ import re
 import sqlite3
 import time
 import tracemalloc
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +26,8 @@ TEXT = "text/plain;charset=UTF-8"
 EXCEPTION = "com.sankuai.inf.leaf.server.exception.LeafServerException"
 
 
-def leaf(*compat: str, **options: Any) -> AbstractAsyncContextManager[Door]:
-    return open_door(limits=Settings(compat=compat or ["leaf"], compat_timeout=60.0), **options)
+def leaf(*tags: str, compat: Sequence[str] = ("leaf",), **options: Any) -> AbstractAsyncContextManager[Door]:
+    return open_door(*tags, limits=Settings(compat=[*compat], compat_timeout=60.0), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ async def test_the_last_suffix_of_a_key_is_cut_as_spring_cuts_it(path: str, tag:
 
 
 async def test_exact_draws_from_the_tag_with_its_whole_name() -> None:
-    async with leaf("leaf:exact") as door:
+    async with leaf(compat=["leaf:exact"]) as door:
         await door.ids.create("order", start=1)
         await door.ids.create("order.v2", start=1001)
         assert (await door.ask("GET", f"{GET}order.v2")).body == b"1001"
@@ -101,9 +102,7 @@ async def test_exact_draws_from_the_tag_with_its_whole_name() -> None:
 
 @pytest.mark.covers("U.17", "1.8")
 async def test_a_tag_that_is_unknown_or_deleted_or_of_other_case_is_result_2() -> None:
-    async with leaf() as door:
-        await door.ids.create("order")
-        await door.ids.create("gone")
+    async with leaf("order", "gone") as door:
         await door.ids.delete("gone")
         for key in ("nope", "gone", "Order", "%20", "x" * 201, ".hidden"):
             assert failed(await door.ask("GET", GET + key), -2, GET + key) == "unknown_tag"
@@ -154,8 +153,7 @@ async def test_scrambled_and_strided_numbers_are_plain_numbers() -> None:
 
 @pytest.mark.covers("U.17")
 async def test_head_and_options_draw_nothing_and_other_methods_are_refused() -> None:
-    async with leaf() as door:
-        await door.ids.create("order")
+    async with leaf("order") as door:
         answer = await door.ask("HEAD", f"{GET}order")
         assert (answer.status, answer.body) == (200, b"")
         answer = await door.ask("OPTIONS", f"{GET}order")
@@ -266,8 +264,7 @@ async def test_a_clock_that_went_back_is_result_1_if_leaf_would_wait_for_it(
 async def test_an_error_that_passes_says_when_to_retry(
     error: IssuerError, reason: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with leaf() as door:
-        await door.ids.create("order")
+    async with leaf("order") as door:
 
         async def next_(*_: object, **__: object) -> int:
             raise error
@@ -279,8 +276,7 @@ async def test_an_error_that_passes_says_when_to_retry(
 
 
 async def test_a_closed_issuer_is_result_1() -> None:
-    async with leaf() as door:
-        await door.ids.create("order")
+    async with leaf("order") as door:
         await door.ids.close()
         failed(await door.ask("GET", f"{GET}order"), -1, f"{GET}order")
 
@@ -351,8 +347,7 @@ async def test_a_row_that_only_its_own_program_has_changed_has_no_time() -> None
 async def test_without_the_store_the_tags_are_a_problem_and_a_segment_is_not_initialized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with leaf() as door:
-        await door.ids.create("used")
+    async with leaf("used") as door:
         await door.ask("GET", f"{GET}used")
 
         def away(*_: object, **__: object) -> Any:
@@ -376,9 +371,7 @@ async def test_the_page_of_segments_shows_those_in_redis(redis_url: str) -> None
 
 async def test_with_tokens_a_call_needs_a_bearer_token_of_its_tag(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["order"]), reads=(["read"], ["*"]))
-    async with leaf(access=access) as door:
-        await door.ids.create("order")
-        await door.ids.create("other")
+    async with leaf("order", "other", access=access) as door:
         for path in (f"{GET}order", "/api/snowflake/get/a", "/db", "/cache", "/decodeSnowflakeId?snowflakeId=1"):
             answer = await door.ask("GET", path)
             assert (answer.status, answer.code, answer.headers["www-authenticate"]) == (
@@ -398,8 +391,7 @@ async def test_with_tokens_a_call_needs_a_bearer_token_of_its_tag(tmp_path: Path
 
 async def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"], 0.001))
-    async with leaf(access=access) as door:
-        await door.ids.create("order")
+    async with leaf("order", access=access) as door:
         assert (await door.ask("GET", f"{GET}order", token=made["it"])).body == b"1"
         answer = await door.ask("GET", f"{GET}order", token=made["it"])
         assert failed(answer, -3, f"{GET}order") == "too_many_requests"
@@ -409,8 +401,7 @@ async def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
 
 
 async def test_no_page_of_another_site_and_no_prefetch_draws() -> None:
-    async with leaf() as door:
-        await door.ids.create("order")
+    async with leaf("order") as door:
         for name, value in (
             ("Origin", "https://evil.example"),
             ("Sec-Fetch-Site", "cross-site"),
@@ -427,7 +418,7 @@ BROWSER = ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/201001
 
 async def test_without_tokens_a_browser_draws_only_for_a_page_of_this_server(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"]))
-    async with leaf("leaf", "tinyid", "leaf-go") as door:
+    async with leaf(compat=("leaf", "tinyid", "leaf-go")) as door:
         await door.ids.create("order", order="trend")
         await door.ids.create(SNOWFLAKE_TAG, strategy="snowflake", options={"epoch": 1288834974657, "machine": "fixed"})
         draws = (f"{GET}order", "/api/snowflake/get/a", "/tinyid/id/nextId?bizType=order&token=x",
@@ -460,8 +451,7 @@ async def test_long_paths_are_not_kept() -> None:
 
 
 async def test_several_slashes_count_as_one() -> None:
-    async with leaf("leaf", "tinyid", "leaf-go") as door:
-        await door.ids.create("order")
+    async with leaf("order", compat=("leaf", "tinyid", "leaf-go")) as door:
         paths = (f"//{GET[1:]}order", "/api//segment///get//order", "//tinyid//id/nextIdSimple?bizType=order&token=0")
         for number, path in enumerate(paths, 1):
             assert (await door.ask("GET", path)).body == b"%d" % number
@@ -471,13 +461,11 @@ async def test_several_slashes_count_as_one() -> None:
 
 
 async def test_a_family_is_off_unless_it_is_asked_for_and_may_be_mounted_below_a_prefix() -> None:
-    async with open_door() as door:
-        await door.ids.create("order")
+    async with open_door("order") as door:
         for path in (f"{GET}order", "/tinyid/id/nextId?bizType=order&token=0", "/api/leaf?biz_tag=order", "/db"):
             assert await door.refused("GET", path) == (404, "not_found")
         assert (await door.ids.peek("order")).value == 1
-    async with open_door(limits=Settings(compat=["leaf"], compat_prefix="/ids", compat_timeout=60.0)) as door:
-        await door.ids.create("order")
+    async with open_door("order", limits=Settings(compat=["leaf"], compat_prefix="/ids", compat_timeout=60.0)) as door:
         assert await door.refused("GET", f"{GET}order") == (404, "not_found")
         assert (await door.ask("GET", f"/ids{GET}order")).body == b"1"
         assert (await door.good("POST", "/v1/tags/order/next"))["number"] == 2
@@ -485,8 +473,7 @@ async def test_a_family_is_off_unless_it_is_asked_for_and_may_be_mounted_below_a
 
 
 async def test_a_stop_closes_each_connection_after_its_next_reply() -> None:
-    async with leaf() as door:
-        await door.ids.create("order")
+    async with leaf("order") as door:
         assert "connection" not in (await door.ask("GET", f"{GET}order")).headers
         door.app.drain()
         assert (await door.ask("GET", f"{GET}order")).headers["connection"] == "close"

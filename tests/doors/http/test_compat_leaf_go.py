@@ -20,8 +20,8 @@ DB_ERROR = b'{"code":1001,"msg":"db error"}'
 NO_UPDATE = b'{"code":1001,"msg":"no update"}'
 
 
-def leaf_go(**options: Any) -> AbstractAsyncContextManager[Door]:
-    return open_door(limits=Settings(compat=["leaf-go"], compat_timeout=60.0), **options)
+def leaf_go(*tags: str, **options: Any) -> AbstractAsyncContextManager[Door]:
+    return open_door(*tags, limits=Settings(compat=["leaf-go"], compat_timeout=60.0), **options)
 
 
 def golden(answer: Answer, body: bytes) -> None:
@@ -92,8 +92,7 @@ async def test_a_second_init_drops_nothing_and_shows_the_segment_in_use(redis_ur
     ],
 )
 async def test_a_tag_that_cannot_be_created_has_the_error_of_the_port(body: bytes, reply: bytes) -> None:
-    async with leaf_go() as door:
-        await door.ids.create("x")
+    async with leaf_go("x") as door:
         golden(await door.ask("POST", LEAF, sent=body), reply)
         assert [each.tag for each in await door.ids.tags()] == ["x"]
 
@@ -145,8 +144,7 @@ async def test_a_tag_that_is_unknown_is_a_db_error_and_one_without_numbers_fails
 async def test_errors_of_servers_say_when_to_retry(
     error: IssuerError, get: bytes, others: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with leaf_go() as door:
-        await door.ids.create("a")
+    async with leaf_go("a") as door:
 
         async def fails(*_: object, **__: object) -> Any:
             raise error
@@ -167,8 +165,7 @@ async def test_errors_of_servers_say_when_to_retry(
 
 @pytest.mark.covers("U.17")
 async def test_other_methods_and_paths_are_gins_404_and_a_slash_at_the_end_is_a_redirect() -> None:
-    async with leaf_go() as door:
-        await door.ids.create("a")
+    async with leaf_go("a") as door:
         for method, path in (
             *((each, f"{LEAF}?biz_tag=a") for each in ("HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")),
             *((each, path) for each in ("GET", "POST") for path in (INIT, STEP)),
@@ -191,8 +188,7 @@ async def test_with_tokens_a_draw_needs_issue_and_changes_need_admin_and_are_in_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     access, made = tokens(tmp_path, it=(["issue", "read"], ["a", "b"]), chief=(["admin"], ["*"]))
-    async with leaf_go(access=access) as door:
-        await door.ids.create("a")
+    async with leaf_go("a", access=access) as door:
         calls = [
             ("GET", f"{LEAF}?biz_tag=a", None),
             ("PUT", INIT, {"biz_tag": "a"}),
@@ -219,8 +215,7 @@ async def test_with_tokens_a_draw_needs_issue_and_changes_need_admin_and_are_in_
 
 async def test_a_token_beyond_its_rate_is_told_so(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, it=(["issue"], ["*"], 0.001))
-    async with leaf_go(access=access) as door:
-        await door.ids.create("a")
+    async with leaf_go("a", access=access) as door:
         await door.good("GET", f"{LEAF}?biz_tag=a", token=made["it"])
         answer = await door.ask("GET", f"{LEAF}?biz_tag=a", token=made["it"])
         golden(answer, b'{"code":1001,"msg":"too many requests"}')

@@ -20,8 +20,8 @@ AWAY = b"the store did not answer in time, or did not reserve numbers: the log o
 TOKEN_IS_WRONG = b'{"data":null,"code":5,"message":"token is error"}'
 
 
-def tinyid(*, batch: int = 100_000, **options: Any) -> AbstractAsyncContextManager[Door]:
-    return open_door(limits=Settings(compat=["tinyid"], compat_timeout=60.0, compat_batch=batch), **options)
+def tinyid(*tags: str, batch: int = 100_000, **options: Any) -> AbstractAsyncContextManager[Door]:
+    return open_door(*tags, limits=Settings(compat=["tinyid"], compat_timeout=60.0, compat_batch=batch), **options)
 
 
 def golden(answer: Answer, body: bytes, media: str = "application/json;charset=UTF-8") -> None:
@@ -42,8 +42,7 @@ def given(segment: bytes) -> Iterator[int]:
 
 @pytest.mark.covers("U.17")
 async def test_next_id_has_the_replies_of_tinyid() -> None:
-    async with tinyid() as door:
-        await door.ids.create("order")
+    async with tinyid("order") as door:
         query = "bizType=order&token=any"
         golden(await door.ask("GET", f"{ID}?{query}"), b'{"data":[1],"code":200,"message":""}')
         golden(await door.ask("POST", f"{ID}?{query}&batchSize=2"), b'{"data":[2,3],"code":200,"message":""}')
@@ -57,8 +56,7 @@ async def test_next_id_has_the_replies_of_tinyid() -> None:
 
 @pytest.mark.covers("U.17")
 async def test_parameters_come_from_query_or_form_and_a_body_of_json_is_not_read() -> None:
-    async with tinyid() as door:
-        await door.ids.create("a b")
+    async with tinyid("a b") as door:
         golden(await door.ask("POST", f"{ID}Simple", sent=b"bizType=a+b&token=x", headers=FORM), b"1", TEXT)
         golden(await door.ask("POST", f"{ID}Simple?token=x", sent=b"bizType=a%20b", headers=FORM), b"2", TEXT)
         # Spring joins the values of a text with commas, and takes the first value of an integer.

@@ -56,8 +56,7 @@ async def test_a_slash_of_a_tag_is_not_one_between_segments() -> None:
 
 
 async def test_a_server_that_tells_only_the_decoded_path_serves_all_tags_without_a_slash() -> None:
-    async with open_door() as door:
-        await door.ids.create("é %")
+    async with open_door("é %") as door:
         path = "/v1/tags/é %/next"
         found = await door.good("POST", "/x", raw_path=None, path=path)
         assert found == {"tag": "é %", "number": 1}
@@ -262,8 +261,7 @@ async def test_an_idempotency_key_has_one_number_however_often_it_is_asked(redis
 async def test_an_idempotency_key_is_the_tokens_own_and_outlives_its_rotation(redis_url: str, tmp_path: Path) -> None:
     scopes = {"shop": (["issue"], ["*"]), "bill": (["issue"], ["*"])}
     access, made = tokens(tmp_path, **scopes)
-    async with open_door(redis=redis_url, access=access) as door:
-        await door.ids.create("a")
+    async with open_door("a", redis=redis_url, access=access) as door:
         await door.ids.create("texts", format="B{seq:03d}")
 
         async def drawn(name: str, key: str, tag: str = "a") -> int:
@@ -291,8 +289,9 @@ async def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_ur
     clock = Clock()
     access = Access(None)
     access.rates.clock = clock
-    async with open_door(redis=redis_url, access=access, limits=Settings(longest_ttl=60, keys_per_second=2)) as door:
-        await door.ids.create("a")
+    async with open_door(
+        "a", redis=redis_url, access=access, limits=Settings(longest_ttl=60, keys_per_second=2)
+    ) as door:
 
         async def drawn(key: str, body: Any = None) -> tuple[int, str]:
             answer = await door.ask("POST", "/v1/tags/a/next", body, headers=[("Idempotency-Key", key)])
@@ -319,8 +318,7 @@ async def test_a_token_keeps_a_limited_number_of_keys(redis_url: str) -> None:
     access = Access(None)
     access.rates.clock = clock
     limits = Settings(longest_ttl=3600, keys_per_second=1, living_keys=10)
-    async with open_door(redis=redis_url, access=access, limits=limits) as door:
-        await door.ids.create("a")
+    async with open_door("a", redis=redis_url, access=access, limits=limits) as door:
 
         async def drawn(key: int, ttl: float = 3600) -> Any:
             return await door.ask("POST", "/v1/tags/a/next", {"ttl": ttl}, headers=[("Idempotency-Key", str(key))])
@@ -436,8 +434,7 @@ async def test_what_take_had_drawn_when_it_failed_is_the_clients() -> None:
 
 
 async def test_peek_and_decode_consume_nothing_and_tell_what_python_tells() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         await door.ids.take("a", 5)
         assert [(await door.good("GET", "/v1/tags/a/peek"))["number"] for _ in range(3)] == [6] * 3
         assert (await door.good("POST", "/v1/tags/a/next"))["number"] == 6

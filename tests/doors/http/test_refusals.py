@@ -76,8 +76,7 @@ def test_numbers_that_an_error_carries_are_strings_if_the_client_wants_them_so()
 
 
 async def test_a_closed_issuer_is_a_service_that_is_away() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         for _ in range(2):
             await door.good("POST", NEXT)
         await door.ids.close()
@@ -106,8 +105,7 @@ async def test_a_fault_within_is_a_500_that_tells_nothing(
         "ready": ("GET", "/readyz"),
     }
 
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         if found := {"tags": "tag_pages", "ready": "store_ready"}.get(broken):  # they read the store by pages
             monkeypatch.setattr(Care, found, fails)
         elif broken == "take":
@@ -126,8 +124,7 @@ async def test_a_fault_within_is_a_500_that_tells_nothing(
 
 
 async def test_a_fault_of_the_short_way_is_one_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         await door.good("POST", NEXT)
 
         async def fails(_tag: str) -> int:
@@ -221,8 +218,7 @@ BODIES = [
 
 @pytest.mark.parametrize("given", ["5\n", "", "-5", "5.0", "9" * 20])
 async def test_a_number_as_a_text_has_digits_only(given: str) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         assert await door.refused("POST", "/v1/tags/a/recover", {"at_least": given}) == (422, "wrong_type")
 
 
@@ -230,8 +226,7 @@ async def test_a_number_as_a_text_has_digits_only(given: str) -> None:
 async def test_a_body_that_isn_t_as_it_should_be_is_refused_and_draws_nothing(
     body: bytes, status: int, code: str
 ) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         json_ = [("Content-Type", "application/json")]
         assert await door.refused("POST", NEXT, sent=body, headers=json_) == (status, code)
         halves = [body[: len(body) // 2], body[len(body) // 2 :]]
@@ -240,8 +235,7 @@ async def test_a_body_that_isn_t_as_it_should_be_is_refused_and_draws_nothing(
 
 
 async def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         json_ = [("Content-Type", "application/json")]
         padded = b"{" + b" " * (BODY_MOST - 2) + b"}"
         assert (await door.good("POST", NEXT, sent=padded, headers=json_))["number"] == 1
@@ -275,8 +269,7 @@ async def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> 
     ],
 )
 async def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status: int) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         headers = [] if said is None else [("Content-Type", said)]
         for expected in (1, 2):  # the long way, and what could be the short one
             answer = await door.ask("POST", NEXT, sent=body, headers=headers)
@@ -317,16 +310,14 @@ async def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status
     ],
 )
 async def test_a_path_or_query_that_isn_t_as_it_should_be_is_refused(target: str, status: int, code: str) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         for _ in range(2):
             assert await door.refused("POST", target) == (status, code)
         assert (await door.good("POST", NEXT))["number"] == 1
 
 
 async def test_no_get_draws_and_other_methods_are_told_which_there_are() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         await door.good("POST", NEXT)
         for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY", "next"):
             found = await door.ask(method, NEXT)
@@ -338,8 +329,7 @@ async def test_no_get_draws_and_other_methods_are_told_which_there_are() -> None
 
 
 async def test_head_has_the_headers_of_get_and_no_body() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         for path in ("/v1/tags", "/v1/tags/a", "/livez", "/openapi.json", "/docs"):
             got, headed = await door.ask("GET", path), await door.ask("HEAD", path)
             assert (headed.status, headed.body, headed.headers) == (200, b"", got.headers)
@@ -349,8 +339,7 @@ async def test_head_has_the_headers_of_get_and_no_body() -> None:
 
 @pytest.mark.parametrize("name", ["Host", "Authorization", "Idempotency-Key", "Content-Type", "Content-Length"])
 async def test_a_header_that_comes_twice_is_refused_if_it_means_two_things_then(name: str) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         for _ in range(2):
             twice = [(name, "0"), (name, "0")]
             assert await door.refused("POST", NEXT, headers=twice, host=None) == (400, "malformed")
@@ -360,8 +349,7 @@ async def test_a_header_that_comes_twice_is_refused_if_it_means_two_things_then(
 
 
 async def test_a_client_that_goes_before_its_request_is_there_draws_nothing() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         sent: list[Any] = []
 
         async def gone() -> Any:
@@ -390,8 +378,7 @@ async def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_i
         return await real(service, call, tag, n, timeout)
 
     monkeypatch.setattr(numbers, "ranges", ranges)
-    async with open_door(longest=2.5) as door:
-        await door.ids.create("a")
+    async with open_door("a", longest=2.5) as door:
         for timeout in (0.5, 2, 3, 1e6, float("1e300")):
             await door.good("POST", "/v1/tags/a/take", {"n": 1, "timeout": timeout})
         await door.good("POST", "/v1/tags/a/take", {"n": 1})

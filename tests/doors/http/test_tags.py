@@ -153,8 +153,7 @@ async def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() 
     ],
 )  # fmt: skip
 async def test_a_page_that_there_can_t_be_is_refused(path: str, query: str) -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         assert await door.refused("GET", f"{path}?{query}") == (400, "invalid_argument")
 
 
@@ -205,8 +204,7 @@ async def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypa
 
 
 async def test_verify_and_doctor_show_what_python_finds() -> None:
-    async with open_door() as door:
-        await door.ids.create("a")
+    async with open_door("a") as door:
         await door.ids.next("a")
         assert await door.good("GET", "/v1/verify") == {"discrepancies": []}
         assert await door.good("GET", "/v1/verify?tag=a") == {"discrepancies": []}

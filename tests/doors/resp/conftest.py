@@ -9,7 +9,7 @@ import pytest
 
 from issuer.doors.access import Access
 from issuer.doors.budget import Budget
-from tests.doors.resp.serving import Served
+from tests.doors.resp.serving import Raw, Served
 from tests.servers.proxy import FaultProxy
 
 Serve = Callable[..., Served]
@@ -47,6 +47,13 @@ def direct(serve: Serve) -> Served:
     served = serve()
     served.create("a", order="trend")
     return served
+
+
+@pytest.fixture
+def client(direct: Served) -> Iterator[Raw]:
+    """A client of `direct`."""
+    with direct.client() as made:
+        yield made
 
 
 @pytest.fixture

@@ -28,30 +28,26 @@ from issuer.doors.resp.transaction import COMMANDS_MOST
 from issuer.doors.server.sockets import CONNECTIONS_MOST
 from issuer.errors import CorruptState, IssuerError, StoreBehind
 from tests.doors.resp.conftest import Serve
-from tests.doors.resp.serving import Served, code, packed
+from tests.doors.resp.serving import Raw, Served, code, packed
 from tests.waiting import until
 
 
-def test_incr_gives_the_next_number_in_the_order_of_the_pipeline(direct: Served) -> None:
-    with direct.client() as client:
-        assert client.ask("INCR", "a") == 1
-        client.send(
-            packed("INCR", "a") * 3, packed("PING"), packed("incr", "a"), packed("INCR", "b"), packed("INCR", "a")
-        )
-        assert client.replies(5) == [2, 3, 4, b"PONG", 5]
-        assert code(client.reply()) == "NOTAG"
-        assert client.reply() == 6
+def test_incr_gives_the_next_number_in_the_order_of_the_pipeline(client: Raw) -> None:
+    assert client.ask("INCR", "a") == 1
+    client.send(packed("INCR", "a") * 3, packed("PING"), packed("incr", "a"), packed("INCR", "b"), packed("INCR", "a"))
+    assert client.replies(5) == [2, 3, 4, b"PONG", 5]
+    assert code(client.reply()) == "NOTAG"
+    assert client.reply() == 6
 
 
-def test_the_same_bytes_again_are_other_numbers(direct: Served) -> None:
+def test_the_same_bytes_again_are_other_numbers(direct: Served, client: Raw) -> None:
     direct.create("b", order="trend")
-    with direct.client() as client:
-        for tag, first in (("a", 1), ("a", 4), ("b", 1), ("a", 7)):
-            client.send(packed("INCR", tag) * 3)
-            assert client.replies(3) == [first, first + 1, first + 2]
-        half = packed("INCR", "a")[:9]
-        assert client.send(packed("INCR", "a"), half).reply() == 10
-        assert client.send(packed("INCR", "a")[9:], packed("INCR", "a")).replies(2) == [11, 12]
+    for tag, first in (("a", 1), ("a", 4), ("b", 1), ("a", 7)):
+        client.send(packed("INCR", tag) * 3)
+        assert client.replies(3) == [first, first + 1, first + 2]
+    half = packed("INCR", "a")[:9]
+    assert client.send(packed("INCR", "a"), half).reply() == 10
+    assert client.send(packed("INCR", "a")[9:], packed("INCR", "a")).replies(2) == [11, 12]
 
 
 @pytest.mark.parametrize(
@@ -71,19 +67,17 @@ def test_the_rest_of_a_split_request_is_not_remembered_as_a_request(
         assert other.ask("INCR", "PING") == 2
 
 
-def test_incrby_gives_the_last_of_contiguous_numbers(direct: Served) -> None:
-    with direct.client() as client:
-        assert [client.ask("INCRBY", "a", n) for n in (1, 10, 989)] == [1, 11, 1000]
-        last = client.ask("INCRBY", "a", 5000)
-        assert last >= 6000
-        assert client.ask("INCR", "a") > 1000
+def test_incrby_gives_the_last_of_contiguous_numbers(client: Raw) -> None:
+    assert [client.ask("INCRBY", "a", n) for n in (1, 10, 989)] == [1, 11, 1000]
+    last = client.ask("INCRBY", "a", 5000)
+    assert last >= 6000
+    assert client.ask("INCR", "a") > 1000
 
 
 @pytest.mark.parametrize("n", [0, -1, 1_000_001, "x", "", "1.5", "9" * 30, "٣"])
-def test_incrby_refuses_what_is_no_number_of_numbers_and_draws_none(direct: Served, n: object) -> None:
-    with direct.client() as client:
-        assert code(client.ask("INCRBY", "a", str(n))) == "ERR"
-        assert client.ask("INCR", "a") == 1
+def test_incrby_refuses_what_is_no_number_of_numbers_and_draws_none(client: Raw, n: object) -> None:
+    assert code(client.ask("INCRBY", "a", str(n))) == "ERR"
+    assert client.ask("INCR", "a") == 1
 
 
 SCHEMES: dict[str, dict[str, Any]] = {"stride": {"stride": 2, "offset": 1}, "snowflake": {"strategy": "snowflake"}}
@@ -109,15 +103,14 @@ def test_a_tag_in_parts_has_no_number_without_a_key(serve: Serve) -> None:
         assert client.ask("EXISTS", "s") == 1
 
 
-def test_get_is_the_highest_number_issued_and_null_before_the_first(direct: Served) -> None:
-    with direct.client() as client:
-        assert client.ask("GET", "a") is None
-        assert client.ask("GET", "never") is None
-        client.ask("INCRBY", "a", 7)
-        assert client.ask("GET", "a") == b"7"
-        client.ask("HELLO", 3)
-        assert client.ask("GET", "a") == b"7"
-        assert client.send(packed("GET", "never")).socket.recv(99) == b"_\r\n"
+def test_get_is_the_highest_number_issued_and_null_before_the_first(client: Raw) -> None:
+    assert client.ask("GET", "a") is None
+    assert client.ask("GET", "never") is None
+    client.ask("INCRBY", "a", 7)
+    assert client.ask("GET", "a") == b"7"
+    client.ask("HELLO", 3)
+    assert client.ask("GET", "a") == b"7"
+    assert client.send(packed("GET", "never")).socket.recv(99) == b"_\r\n"
 
 
 def test_get_of_strides_is_the_number_that_users_see(serve: Serve) -> None:
@@ -127,159 +120,145 @@ def test_get_of_strides_is_the_number_that_users_see(serve: Serve) -> None:
         assert client.ask("INCR", "s") == int(client.ask("GET", "s"))
 
 
-def test_exists_counts_tags_and_type_says_what_they_are(direct: Served) -> None:
-    with direct.client() as client:
-        assert [client.ask("EXISTS", *tags) for tags in ("a", "x", ["a", "x", "a"])] == [1, 0, 2]
-        assert [client.ask("TYPE", tag) for tag in ("a", "x")] == [b"string", b"none"]
-        assert code(client.ask("INCR", "x")) == "NOTAG"  # looking at it has not made it
+def test_exists_counts_tags_and_type_says_what_they_are(client: Raw) -> None:
+    assert [client.ask("EXISTS", *tags) for tags in ("a", "x", ["a", "x", "a"])] == [1, 0, 2]
+    assert [client.ask("TYPE", tag) for tag in ("a", "x")] == [b"string", b"none"]
+    assert code(client.ask("INCR", "x")) == "NOTAG"  # looking at it has not made it
 
 
-def test_commands_that_ask_wait_for_those_before_them_and_hold_up_those_after(direct: Served) -> None:
-    with direct.client() as client:
-        client.send(
-            *(packed(*words) for words in [("INCR", "a"), ("GET", "a"), ("INCRBY", "a", 9), ("INCR", "a")] * 50)
-        )
-        assert client.replies(4) == [1, b"1", 10, 11]
-        assert client.replies(196)[-4:] == [540, b"540", 549, 550]
+def test_commands_that_ask_wait_for_those_before_them_and_hold_up_those_after(client: Raw) -> None:
+    client.send(*(packed(*words) for words in [("INCR", "a"), ("GET", "a"), ("INCRBY", "a", 9), ("INCR", "a")] * 50))
+    assert client.replies(4) == [1, b"1", 10, 11]
+    assert client.replies(196)[-4:] == [540, b"540", 549, 550]
 
 
 @pytest.mark.parametrize("name", ["SUBSCRIBE", "SET", "DECR", "DEL", "HGET", "EVAL", "KEYS", "\xff\r\n", ""])
-def test_everything_else_is_an_error_of_one_line(direct: Served, name: str) -> None:
-    with direct.client() as client:
-        reply = client.ask(name, "a", "1")
-        shown = name.replace("\r\n", "  ")
-        assert str(reply).startswith(f"ERR '{shown}' is not supported here: ")
-        assert client.ask("INCR", "a") == 1
+def test_everything_else_is_an_error_of_one_line(client: Raw, name: str) -> None:
+    reply = client.ask(name, "a", "1")
+    shown = name.replace("\r\n", "  ")
+    assert str(reply).startswith(f"ERR '{shown}' is not supported here: ")
+    assert client.ask("INCR", "a") == 1
 
 
-def test_each_refusal_names_what_was_asked_and_what_to_use_instead(direct: Served) -> None:
+def test_each_refusal_names_what_was_asked_and_what_to_use_instead(client: Raw) -> None:
     """Redisson sends a script again without end after an error that begins with ERR unknown command."""
     asked = [name for names in catalogue._TEXTS for name in names.split()]
     assert len(asked) == len({*asked})
     asked = [name.replace("_", " ") if name.startswith("CLIENT_") else name for name in asked]
-    with direct.client() as client:
-        for words in [*asked, "client tracking", "CLIENT KILL", "COMMAND GETKEYS", "CONFIG SET", "HGET"]:
-            if words not in SPECS:
-                told, _, instead = str(client.ask(*words.split(), "x", "y")).partition("' is not supported here: ")
-                assert told.upper() == f"ERR '{words.upper()}"
-                assert instead in (*catalogue._TEXTS.values(), catalogue._OTHERWISE)
-        for words, instead in (
-            ("CLIENT TRACKING ON", "turn off the client-side cache"),
-            ("CLIENT ID x", "use ID, GETNAME, "),
-            ("CONFIG SET save x", "use CONFIG GET name"),
-            ("EVALSHA x 0", "such as incrementAndGet"),
-        ):
-            assert instead in str(client.ask(*words.split()))
+    for words in [*asked, "client tracking", "CLIENT KILL", "COMMAND GETKEYS", "CONFIG SET", "HGET"]:
+        if words not in SPECS:
+            told, _, instead = str(client.ask(*words.split(), "x", "y")).partition("' is not supported here: ")
+            assert told.upper() == f"ERR '{words.upper()}"
+            assert instead in (*catalogue._TEXTS.values(), catalogue._OTHERWISE)
+    for words, instead in (
+        ("CLIENT TRACKING ON", "turn off the client-side cache"),
+        ("CLIENT ID x", "use ID, GETNAME, "),
+        ("CONFIG SET save x", "use CONFIG GET name"),
+        ("EVALSHA x 0", "such as incrementAndGet"),
+    ):
+        assert instead in str(client.ask(*words.split()))
 
 
-def test_wrong_numbers_of_arguments_are_errors(direct: Served) -> None:
-    with direct.client() as client:
-        for words in (
-            ["INCR"],
-            ["INCR", "a", "b"],
-            ["INCRBY", "a"],
-            ["GET"],
-            ["EXISTS"],
-            ["ECHO"],
-            ["AUTH"],
-            ["RESET", "x"],
-        ):
-            assert str(client.ask(*words)).startswith("ERR wrong number of arguments for"), words
-        for name, takes in (("ECHO", "1"), ("EXISTS", "1 or more"), ("AUTH", "1 to 2")):
-            assert str(client.ask(name)).endswith(f"for '{name.lower()}' command: it takes {takes}")
-        assert client.ask("INCR", "a") == 1
+def test_wrong_numbers_of_arguments_are_errors(client: Raw) -> None:
+    for words in (
+        ["INCR"],
+        ["INCR", "a", "b"],
+        ["INCRBY", "a"],
+        ["GET"],
+        ["EXISTS"],
+        ["ECHO"],
+        ["AUTH"],
+        ["RESET", "x"],
+    ):
+        assert str(client.ask(*words)).startswith("ERR wrong number of arguments for"), words
+    for name, takes in (("ECHO", "1"), ("EXISTS", "1 or more"), ("AUTH", "1 to 2")):
+        assert str(client.ask(name)).endswith(f"for '{name.lower()}' command: it takes {takes}")
+    assert client.ask("INCR", "a") == 1
 
 
 @pytest.mark.parametrize("tag", [b"\xff", b"", b"a\nb", b" a", b"x" * 201])
-def test_a_tag_that_can_be_none_is_an_error(direct: Served, tag: bytes) -> None:
-    with direct.client() as client:
-        client.send(packed("INCR", tag) * 2, packed("INCRBY", tag, 1))
-        assert [code(reply) for reply in client.replies(3)] == ["ERR"] * 3
-        # Again the very same bytes, which the server remembers of its clients.
-        client.send(packed("INCR", tag) * 2)
-        assert [code(reply) for reply in client.replies(2)] == ["ERR"] * 2
+def test_a_tag_that_can_be_none_is_an_error(client: Raw, tag: bytes) -> None:
+    client.send(packed("INCR", tag) * 2, packed("INCRBY", tag, 1))
+    assert [code(reply) for reply in client.replies(3)] == ["ERR"] * 3
+    # Again the very same bytes, which the server remembers of its clients.
+    client.send(packed("INCR", tag) * 2)
+    assert [code(reply) for reply in client.replies(2)] == ["ERR"] * 2
 
 
-def test_hello_chooses_the_protocol_and_tells_of_the_server(direct: Served) -> None:
-    with direct.client() as client:
-        flat = client.ask("HELLO")
-        told = dict(zip(flat[::2], flat[1::2], strict=True))
-        assert (told[b"server"], told[b"proto"], told[b"role"]) == (b"segment-issuer", 2, b"master")
-        assert told[b"version"].decode() == REDIS_VERSION
-        assert re.fullmatch(r"\d+\.\d+\.\d+", REDIS_VERSION)  # Jedis reads three numbers
-        assert f"redis_version:{REDIS_VERSION}" in client.ask("INFO").decode().splitlines()
-        assert told[b"segment_issuer_version"] == issuer.__version__.encode()
-        told = client.ask("HELLO", 3, "AUTH", "default", "x", "SETNAME", "me")
-        assert isinstance(told, dict)
-        assert told[b"proto"] == 3
-        assert client.ask("CLIENT", "GETNAME") == b"me"
-        for words in (("HELLO", 4), ("HELLO", "x")):
-            assert code(client.ask(*words)) == "NOPROTO"
-        for options in (("AUTH", "x"), ("WHAT",), ("SETNAME", "a b")):
-            assert code(client.ask("HELLO", 2, *options)) == "ERR"
-        assert isinstance(client.ask("HELLO"), dict)  # a refused HELLO changes nothing
-        assert client.ask("RESET") == b"RESET"
-        assert isinstance(client.ask("HELLO"), list)
-        assert client.ask("CLIENT", "GETNAME") is None
+def test_hello_chooses_the_protocol_and_tells_of_the_server(client: Raw) -> None:
+    flat = client.ask("HELLO")
+    told = dict(zip(flat[::2], flat[1::2], strict=True))
+    assert (told[b"server"], told[b"proto"], told[b"role"]) == (b"segment-issuer", 2, b"master")
+    assert told[b"version"].decode() == REDIS_VERSION
+    assert re.fullmatch(r"\d+\.\d+\.\d+", REDIS_VERSION)  # Jedis reads three numbers
+    assert f"redis_version:{REDIS_VERSION}" in client.ask("INFO").decode().splitlines()
+    assert told[b"segment_issuer_version"] == issuer.__version__.encode()
+    told = client.ask("HELLO", 3, "AUTH", "default", "x", "SETNAME", "me")
+    assert isinstance(told, dict)
+    assert told[b"proto"] == 3
+    assert client.ask("CLIENT", "GETNAME") == b"me"
+    for words in (("HELLO", 4), ("HELLO", "x")):
+        assert code(client.ask(*words)) == "NOPROTO"
+    for options in (("AUTH", "x"), ("WHAT",), ("SETNAME", "a b")):
+        assert code(client.ask("HELLO", 2, *options)) == "ERR"
+    assert isinstance(client.ask("HELLO"), dict)  # a refused HELLO changes nothing
+    assert client.ask("RESET") == b"RESET"
+    assert isinstance(client.ask("HELLO"), list)
+    assert client.ask("CLIENT", "GETNAME") is None
 
 
-def test_what_clients_say_to_each_other_is_answered(direct: Served) -> None:
-    with direct.client() as client:
-        assert client.ask("PING") == b"PONG"
-        assert client.ask("PING", "hi") == b"hi"
-        assert client.ask("ECHO", b"\0\r\n") == b"\0\r\n"
-        assert client.ask("SELECT", 0) == b"OK"
-        assert code(client.ask("SELECT", 1)) == "ERR"
-        assert client.ask("AUTH", "anything") == b"OK"
-        assert client.ask("AUTH", "user", "anything") == b"OK"
-        assert client.ask("CLIENT", "SETNAME", "me") == b"OK"
-        assert client.ask("CLIENT", "SETINFO", "LIB-NAME", "tests") == b"OK"
-        assert client.ask("CLIENT", "SETINFO", "lib-ver", "1") == b"OK"
-        number = client.ask("CLIENT", "ID")
-        port = client.socket.getsockname()[1]
-        told = f"id={number} addr=127.0.0.1:{port} name=me db=0 resp=2 lib-name=tests lib-ver=1\n"
-        assert client.ask("CLIENT", "INFO").decode() == client.ask("CLIENT", "LIST").decode() == told
-        for words in (["SETNAME", "a b"], ["SETINFO", "X", "y"], ["TRACKING", "on"], ["KILL", "x"], ["ID", "x"]):
-            assert code(client.ask("CLIENT", *words)) == "ERR", words
-        assert client.ask("CONFIG", "GET", "save") == [b"save", b""]
-        assert client.ask("CONFIG", "GET", "maxmemory") == []
-        assert code(client.ask("CONFIG", "SET", "save", "")) == "ERR"
-        assert client.ask("QUIT") == b"OK"
-        assert client.rest() == []
+def test_what_clients_say_to_each_other_is_answered(client: Raw) -> None:
+    assert client.ask("PING") == b"PONG"
+    assert client.ask("PING", "hi") == b"hi"
+    assert client.ask("ECHO", b"\0\r\n") == b"\0\r\n"
+    assert client.ask("SELECT", 0) == b"OK"
+    assert code(client.ask("SELECT", 1)) == "ERR"
+    assert client.ask("AUTH", "anything") == b"OK"
+    assert client.ask("AUTH", "user", "anything") == b"OK"
+    assert client.ask("CLIENT", "SETNAME", "me") == b"OK"
+    assert client.ask("CLIENT", "SETINFO", "LIB-NAME", "tests") == b"OK"
+    assert client.ask("CLIENT", "SETINFO", "lib-ver", "1") == b"OK"
+    number = client.ask("CLIENT", "ID")
+    port = client.socket.getsockname()[1]
+    told = f"id={number} addr=127.0.0.1:{port} name=me db=0 resp=2 lib-name=tests lib-ver=1\n"
+    assert client.ask("CLIENT", "INFO").decode() == client.ask("CLIENT", "LIST").decode() == told
+    for words in (["SETNAME", "a b"], ["SETINFO", "X", "y"], ["TRACKING", "on"], ["KILL", "x"], ["ID", "x"]):
+        assert code(client.ask("CLIENT", *words)) == "ERR", words
+    assert client.ask("CONFIG", "GET", "save") == [b"save", b""]
+    assert client.ask("CONFIG", "GET", "maxmemory") == []
+    assert code(client.ask("CONFIG", "SET", "save", "")) == "ERR"
+    assert client.ask("QUIT") == b"OK"
+    assert client.rest() == []
 
 
-def test_commands_tell_of_themselves(direct: Served) -> None:
-    with direct.client() as client:
-        every = client.ask("COMMAND")
-        assert len(every) == client.ask("COMMAND", "COUNT") == len(client.ask("COMMAND", "LIST")) == len(SPECS)
-        incr, none = client.ask("COMMAND", "INFO", "incr", "flushall")
-        assert none is None
-        assert incr[:6] == [b"incr", 2, [b"write", b"denyoom", b"fast"], 1, 1, 1]
-        name, fields = client.ask("COMMAND", "DOCS", "INCRBY")
-        assert (name, fields[0]) == (b"incrby", b"summary")
-        client.ask("HELLO", 3)
-        assert {*client.ask("COMMAND", "DOCS")} == {name.lower().encode() for name in SPECS}
+def test_commands_tell_of_themselves(client: Raw) -> None:
+    every = client.ask("COMMAND")
+    assert len(every) == client.ask("COMMAND", "COUNT") == len(client.ask("COMMAND", "LIST")) == len(SPECS)
+    incr, none = client.ask("COMMAND", "INFO", "incr", "flushall")
+    assert none is None
+    assert incr[:6] == [b"incr", 2, [b"write", b"denyoom", b"fast"], 1, 1, 1]
+    name, fields = client.ask("COMMAND", "DOCS", "INCRBY")
+    assert (name, fields[0]) == (b"incrby", b"summary")
+    client.ask("HELLO", 3)
+    assert {*client.ask("COMMAND", "DOCS")} == {name.lower().encode() for name in SPECS}
 
 
-def test_info_has_what_clients_look_for(direct: Served) -> None:
-    with direct.client() as client:
-        lines = client.ask("INFO").decode().splitlines()
-        for line in ("# Server", "redis_mode:standalone", f"tcp_port:{direct.port}", "loading:0", "role:master"):
-            assert line in lines, line
-        assert "connected_clients:1" in client.ask("INFO", "clients").decode().splitlines()
-        assert b"role" not in client.ask("INFO", "server", "clients")
+def test_info_has_what_clients_look_for(direct: Served, client: Raw) -> None:
+    lines = client.ask("INFO").decode().splitlines()
+    for line in ("# Server", "redis_mode:standalone", f"tcp_port:{direct.port}", "loading:0", "role:master"):
+        assert line in lines, line
+    assert "connected_clients:1" in client.ask("INFO", "clients").decode().splitlines()
+    assert b"role" not in client.ask("INFO", "server", "clients")
 
 
-def test_lines_that_people_type_work(direct: Served) -> None:
-    with direct.client() as client:
-        client.send(b"incr a\r\n\r\nINCR 'a'\nPING \"a\\tb\"\r\nquit\r\nINCR a\r\n")
-        assert client.rest() == [1, 2, b"a\tb", b"OK"]
+def test_lines_that_people_type_work(client: Raw) -> None:
+    client.send(b"incr a\r\n\r\nINCR 'a'\nPING \"a\\tb\"\r\nquit\r\nINCR a\r\n")
+    assert client.rest() == [1, 2, b"a\tb", b"OK"]
 
 
-def test_a_client_that_stops_sending_still_gets_its_answers(direct: Served) -> None:
-    with direct.client() as client:
-        client.send(b"INCR a\r\nINCRBY a 3\r\nGET a\r\n").socket.shutdown(1)
-        assert client.rest() == [1, 4, b"4"]
+def test_a_client_that_stops_sending_still_gets_its_answers(client: Raw) -> None:
+    client.send(b"INCR a\r\nINCRBY a 3\r\nGET a\r\n").socket.shutdown(1)
+    assert client.rest() == [1, 4, b"4"]
 
 
 @pytest.mark.parametrize("data", [b"*2\r\n:1\r\n", b"*1\r\n$65537\r\n", b"*1025\r\n", b"x" * 65_600, b'PING "x\r\n'])

@@ -45,14 +45,13 @@ def test_a_budget_counts_its_shares_and_refuses_what_is_too_much() -> None:
     assert (whole.held, part.held) == (95, 0)
 
 
-def test_queued_commands_take_no_more_memory_than_their_bytes(direct: Served) -> None:
+def test_queued_commands_take_no_more_memory_than_their_bytes(direct: Served, client: Raw) -> None:
     budget = direct.server.shared.budget
-    with direct.client() as client:
-        queue_many(client)
-        until(lambda: budget.held == (MANY - 1) * EACH)
-        assert client.ask("DISCARD") == b"OK"
-        assert client.ask("INCR", "a") == 1
-        until(lambda: budget.held == 0)
+    queue_many(client)
+    until(lambda: budget.held == (MANY - 1) * EACH)
+    assert client.ask("DISCARD") == b"OK"
+    assert client.ask("INCR", "a") == 1
+    until(lambda: budget.held == 0)
 
 
 def test_when_the_budget_is_used_up_who_wants_more_is_told_and_closed(
@@ -198,19 +197,18 @@ def test_one_command_does_not_wait_for_the_turns_of_many_others(direct: Served, 
             client.socket.close()
 
 
-def test_a_client_that_reads_again_waits_for_its_turn(direct: Served) -> None:
-    with direct.client() as client:
-        assert client.ask("PING") == b"PONG"
-        (one,) = direct.server.shared.connections
+def test_a_client_that_reads_again_waits_for_its_turn(direct: Served, client: Raw) -> None:
+    assert client.ask("PING") == b"PONG"
+    (one,) = direct.server.shared.connections
 
-        async def resume() -> tuple[int, int]:
-            one.pause_writing()
-            one._parser.feed(b"PING\n" * 100)
-            one.resume_writing()
-            return len(direct.server.shared.turns), direct.server.shared.commands["PING"]
+    async def resume() -> tuple[int, int]:
+        one.pause_writing()
+        one._parser.feed(b"PING\n" * 100)
+        one.resume_writing()
+        return len(direct.server.shared.turns), direct.server.shared.commands["PING"]
 
-        assert direct.wait(resume()) == (1, 1)
-        assert client.replies(100) == [b"PONG"] * 100
+    assert direct.wait(resume()) == (1, 1)
+    assert client.replies(100) == [b"PONG"] * 100
 
 
 def test_while_others_wait_for_their_turn_only_small_requests_are_begun_at_once(direct: Served) -> None:

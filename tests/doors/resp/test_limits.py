@@ -29,19 +29,18 @@ def flood(client: Raw, request: bytes) -> None:
     raise AssertionError("the server takes whatever comes")
 
 
-def test_a_pipeline_is_answered_alike_wherever_it_is_split(direct: Served) -> None:
+def test_a_pipeline_is_answered_alike_wherever_it_is_split(direct: Served, client: Raw) -> None:
     pipeline = packed("INCR", "a") + packed("ECHO", "x\r\n") + b"PING\r\n" + packed("GET", "a") + packed("INCR", "a")
-    with direct.client() as client:
-        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for at in range(len(pipeline) + 1):
-            client.send(pipeline[:at])
-            if at % 2:
-                # So that the parts come in two reads: this one is answered when the first was read.
-                with direct.client() as other:
-                    assert other.ask("PING") == b"PONG"
-            first = 2 * at + 1
-            client.send(pipeline[at:])
-            assert client.replies(5) == [first, b"x\r\n", b"PONG", b"%d" % first, first + 1]
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for at in range(len(pipeline) + 1):
+        client.send(pipeline[:at])
+        if at % 2:
+            # So that the parts come in two reads: this one is answered when the first was read.
+            with direct.client() as other:
+                assert other.ask("PING") == b"PONG"
+        first = 2 * at + 1
+        client.send(pipeline[at:])
+        assert client.replies(5) == [first, b"x\r\n", b"PONG", b"%d" % first, first + 1]
 
 
 def test_a_client_that_never_reads_is_read_no_more_and_harms_nobody(direct: Served) -> None:
@@ -66,22 +65,20 @@ def test_of_short_commands_with_long_replies_no_more_is_begun_than_can_be_writte
         assert client.ask("PING") == b"PONG"
 
 
-def test_a_client_that_reads_again_gets_all_its_replies_in_order(direct: Served) -> None:
+def test_a_client_that_reads_again_gets_all_its_replies_in_order(direct: Served, client: Raw) -> None:
     n = 20_000
-    with direct.client() as client:
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sender = threading.Thread(target=client.send, args=(packed("INCR", "a") * n,))
-        sender.start()
-        until(lambda: direct.ids.engine.runtime.fast_path.numbers.get("a") is not None)
-        assert client.replies(n) == list(range(1, n + 1))
-        sender.join()
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sender = threading.Thread(target=client.send, args=(packed("INCR", "a") * n,))
+    sender.start()
+    until(lambda: direct.ids.engine.runtime.fast_path.numbers.get("a") is not None)
+    assert client.replies(n) == list(range(1, n + 1))
+    sender.join()
 
 
-def test_a_pipeline_of_more_commands_than_may_be_unanswered_is_answered(direct: Served) -> None:
+def test_a_pipeline_of_more_commands_than_may_be_unanswered_is_answered(client: Raw) -> None:
     n = 5 * UNREAD_MOST // LONGEST
-    with direct.client() as client:
-        client.send(packed("INCR", "a") * n, packed("GET", "a"))
-        assert client.replies(n + 1) == [*range(1, n + 1), b"%d" % n]
+    client.send(packed("INCR", "a") * n, packed("GET", "a"))
+    assert client.replies(n + 1) == [*range(1, n + 1), b"%d" % n]
 
 
 def test_a_client_that_says_nothing_more_is_closed_and_one_that_talks_is_not(serve: Serve) -> None:

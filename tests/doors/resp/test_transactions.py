@@ -9,7 +9,7 @@ import redis
 from issuer.doors.resp.transaction import COMMANDS_MOST
 from tests.doors.http.doors import tokens
 from tests.doors.resp.conftest import Serve
-from tests.doors.resp.serving import Served, code, packed
+from tests.doors.resp.serving import Raw, Served, code, packed
 from tests.doors.resp.test_redis import draws
 
 ABORTED = "EXECABORT Transaction discarded because of previous errors."
@@ -62,42 +62,38 @@ def test_nothing_is_drawn_before_exec_nor_without_it(direct: Served) -> None:
     ],
     ids=["unknown", "arguments", "MULTI", "WATCH", "HELLO"],
 )
-def test_after_a_command_that_was_refused_exec_runs_none(direct: Served, words: tuple[str, ...], why: str) -> None:
-    with direct.client() as client:
-        client.send(packed("MULTI"), packed("INCR", "a"), packed(*words), packed("INCR", "a"), packed("EXEC"))
-        assert [str(each) for each in client.replies(5)] == ["b'OK'", "b'QUEUED'", why, "b'QUEUED'", ABORTED]
-        assert client.ask("INCR", "a") == 1
+def test_after_a_command_that_was_refused_exec_runs_none(client: Raw, words: tuple[str, ...], why: str) -> None:
+    client.send(packed("MULTI"), packed("INCR", "a"), packed(*words), packed("INCR", "a"), packed("EXEC"))
+    assert [str(each) for each in client.replies(5)] == ["b'OK'", "b'QUEUED'", why, "b'QUEUED'", ABORTED]
+    assert client.ask("INCR", "a") == 1
 
 
-def test_what_belongs_to_no_transaction_is_told(direct: Served) -> None:
-    with direct.client() as client:
-        for words, why in (
-            (("EXEC",), "EXEC without"),
-            (("DISCARD",), "DISCARD without"),
-            (("WATCH", "a"), "WATCH is"),
-        ):
-            assert why in str(client.ask(*words))
-        assert client.ask("UNWATCH") == b"OK"
+def test_what_belongs_to_no_transaction_is_told(client: Raw) -> None:
+    for words, why in (
+        (("EXEC",), "EXEC without"),
+        (("DISCARD",), "DISCARD without"),
+        (("WATCH", "a"), "WATCH is"),
+    ):
+        assert why in str(client.ask(*words))
+    assert client.ask("UNWATCH") == b"OK"
 
 
-def test_a_transaction_is_bounded(direct: Served) -> None:
-    with direct.client() as client:
-        client.send(packed("MULTI"), packed("INCR", "a") * (COMMANDS_MOST + 1), packed("EXEC"))
-        replies = client.replies(COMMANDS_MOST + 3)
-        assert replies[1:-2] == [b"QUEUED"] * COMMANDS_MOST
-        assert str(replies[-2]).startswith("ERR transaction too large")
-        assert str(replies[-1]) == ABORTED
-        client.send(packed("MULTI"), packed("ECHO", "x" * 60_000) * 18)
-        assert [code(each) for each in client.replies(19)] == [""] * 18 + ["ERR"]
+def test_a_transaction_is_bounded(client: Raw) -> None:
+    client.send(packed("MULTI"), packed("INCR", "a") * (COMMANDS_MOST + 1), packed("EXEC"))
+    replies = client.replies(COMMANDS_MOST + 3)
+    assert replies[1:-2] == [b"QUEUED"] * COMMANDS_MOST
+    assert str(replies[-2]).startswith("ERR transaction too large")
+    assert str(replies[-1]) == ABORTED
+    client.send(packed("MULTI"), packed("ECHO", "x" * 60_000) * 18)
+    assert [code(each) for each in client.replies(19)] == [""] * 18 + ["ERR"]
 
 
-def test_many_commands_of_one_transaction_are_answered(direct: Served) -> None:
+def test_many_commands_of_one_transaction_are_answered(direct: Served, client: Raw) -> None:
     direct.create("b", order="trend")
-    with direct.client() as client:
-        client.send(packed("MULTI"), (packed("INCR", "a") + packed("INCR", "b")) * 3000, packed("EXEC"), packed("PING"))
-        assert client.replies(6001) == [b"OK", *[b"QUEUED"] * 6000]
-        assert client.reply() == [each for number in range(1, 3001) for each in (number, number)]
-        assert client.reply() == b"PONG"
+    client.send(packed("MULTI"), (packed("INCR", "a") + packed("INCR", "b")) * 3000, packed("EXEC"), packed("PING"))
+    assert client.replies(6001) == [b"OK", *[b"QUEUED"] * 6000]
+    assert client.reply() == [each for number in range(1, 3001) for each in (number, number)]
+    assert client.reply() == b"PONG"
 
 
 def test_a_transaction_needs_a_token(serve: Serve, tmp_path: Path) -> None:
