@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from issuer_persistence import locks
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.sqlite.file import SQLiteFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from issuer_persistence.contract import CallDeadline
 
 #: Connections of parents, in forked children. SQLite does not allow a child to use them or to close them.
 _inherited: list[sqlite3.Connection | None] = []

@@ -9,20 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from issuer.testing.file import OpenFile
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.store import SQLiteTransaction
 from issuer_persistence.urls import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from issuer_persistence.sqlite.store import SQLiteTransaction
 
 #: Scheme of the store's URLs. pyproject.toml registers it as an entry point.
 SCHEME = "sqlite-double"

@@ -19,23 +19,16 @@ These rules hold for every method of every store:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from issuer_persistence.clock import monotonic
-from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
-from issuer_persistence.ledger import shortened
-from issuer_persistence.records import check_argument
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation, shortened
+from issuer_persistence.pruning import Pruned
+from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from issuer_persistence.errors import Corrupt
-    from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
-    from issuer_persistence.pruning import Pruned
-    from issuer_persistence.records import Tag, TagChanges, TagSettings
-
 
 T = TypeVar("T")
 

@@ -23,11 +23,12 @@ import json
 import os
 import re
 import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from zlib import crc32
 
 from issuer_persistence import locks
@@ -35,9 +36,6 @@ from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.records import SETTINGS, Tag, is_number, now_ms
 from issuer_persistence.scheme_json import SCHEME_MOST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024

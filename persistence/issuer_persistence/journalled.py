@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from issuer_persistence.contract import CallDeadline, Store
+from issuer_persistence.contract import CallDeadline, Store, T
 from issuer_persistence.errors import Corrupt, Full, MaxBehind, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.journal import ROTATE_AT, Journal, about
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+from issuer_persistence.pruning import Pruned
 from issuer_persistence.reads import alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from issuer_persistence.contract import T
-    from issuer_persistence.pruning import Pruned
 
 log = logging.getLogger("issuer.journal")
 

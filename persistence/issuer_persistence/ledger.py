@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from issuer_persistence.errors import Corrupt
-from issuer_persistence.records import check_argument, fresh_version, now_ms, number, typed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from issuer_persistence.records import Tag
+from issuer_persistence.records import Tag, check_argument, fresh_version, now_ms, number, typed
 
 #: How long ledger entries are kept, in ms: 90 days. The newest entry of each tag is kept for ever.
 LEDGER_KEPT = 90 * 24 * 3600 * 1000

@@ -11,18 +11,14 @@ import fcntl
 import os
 import random
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from issuer_persistence import forks
 from issuer_persistence.clock import monotonic
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Unconfirmed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from issuer_persistence.contract import CallDeadline
 
 #: Shortest and longest pause between two attempts to lock, in seconds. Between these limits, the pause is a thousandth
 #: of the wait so far. The first attempts must be frequent: a busy process unlocks for only 0.2 ms between two

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right, insort
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreFacts
@@ -17,9 +17,6 @@ from issuer_persistence.pruning import Walked
 from issuer_persistence.records import Tag, check_argument, fresh_version
 from issuer_persistence.transactional import Transaction, TransactionalStore
 from issuer_persistence.urls import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)

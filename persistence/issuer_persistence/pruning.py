@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from issuer_persistence.ledger import Position
 from issuer_persistence.records import now_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from issuer_persistence.ledger import Position
 
 #: Entries per page. SQLite locks its file for the time of a page, and other processes wait.
 PAGE = 200

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from issuer_persistence.contract import Store
-    from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
-    from issuer_persistence.records import Tag
+from issuer_persistence.contract import Store
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
+from issuer_persistence.records import Tag
 
 T = TypeVar("T")
 

@@ -8,21 +8,14 @@ float.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import TagMissing
-from issuer_persistence.ledger import Reservation
-from issuer_persistence.pruning import prune
-from issuer_persistence.records import Tag, check_argument
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from issuer_persistence.ledger import LedgerEntry, Position, Purpose
-    from issuer_persistence.pruning import Pruned, Walked
-    from issuer_persistence.records import TagChanges, TagSettings
+from issuer_persistence.ledger import LedgerEntry, Position, Purpose, Reservation
+from issuer_persistence.pruning import Pruned, Walked, prune
+from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 
 
 class Transaction(ABC):

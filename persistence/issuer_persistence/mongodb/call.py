@@ -7,32 +7,25 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymongo
 from bson.int64 import Int64
 from pymongo import ReturnDocument, UpdateOne
+from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
-from pymongo.monitoring import CommandListener
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 from pymongo.synchronous import client_session
 
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Corrupt, TagMissing, Unconfirmed
-from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.ledger import LedgerEntry, Position
 from issuer_persistence.mongodb.server import refuses
 from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag, fresh_version, is_number, now_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pymongo.collection import Collection
-    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
-
-    from issuer_persistence.contract import CallDeadline
-    from issuer_persistence.ledger import Position
 
 Document = dict[str, Any]
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
-from issuer_persistence.mongodb.call import DOWN, INDEX, entry_row, tag_record
-from issuer_persistence.reads import ReadLedger, ReadSegments, ReadTag
+from issuer_persistence.mongodb.call import DOWN, INDEX, Document, MongoCall, entry_row, tag_record
+from issuer_persistence.reads import Read, ReadLedger, ReadSegments, ReadTag
 from issuer_persistence.records import tried
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from issuer_persistence.mongodb.call import Document, MongoCall
-    from issuer_persistence.reads import Read
-
 
 #: The newest entries of each tag are read as whole ledgers, if these are so short that one request has the ledgers of
 #: more than 1/8 of the tags. 8 entries take the server as long as to look up one tag.

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from issuer_persistence.mongodb.call import INDEX, OUR_ENTRY, following
+from issuer_persistence.ledger import Position
+from issuer_persistence.mongodb.call import INDEX, OUR_ENTRY, Document, MongoCall, following
 from issuer_persistence.pruning import Walked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from issuer_persistence.ledger import Position
-    from issuer_persistence.mongodb.call import Document, MongoCall
 
 #: The index sorts a tag's highest number first, so it is read backward, the last tag first.
 _BACKWARD = [(name, -direction) for name, direction in INDEX]

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient, ReadPreference, WriteConcern
+from pymongo.collection import Collection
+from pymongo.database import Database
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -28,19 +30,13 @@ from pymongo.errors import (
     WriteConcernError,
 )
 from pymongo.read_concern import ReadConcern
+from pymongo.server_description import ServerDescription
 from pymongo.uri_parser import parse_uri, split_options
 
 from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting
 from issuer_persistence.records import fresh_version, is_id, is_number
 from issuer_persistence.urls import ENCODE, flaw, mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from pymongo.collection import Collection
-    from pymongo.database import Database
-    from pymongo.server_description import ServerDescription
 
 Document = dict[str, Any]
 

@@ -15,16 +15,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymongo
 from bson.int64 import Int64
 from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from issuer_persistence.contract import CallDeadline, Store, in_turn
+from issuer_persistence.contract import CallDeadline, Store, T, in_turn
 from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
@@ -52,13 +54,6 @@ from issuer_persistence.pruning import Pruned, prune
 from issuer_persistence.reads import Read, alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument, tried
 from issuer_persistence.urls import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from pymongo.database import Database
-
-    from issuer_persistence.contract import T
 
 log = logging.getLogger("issuer.store")
 

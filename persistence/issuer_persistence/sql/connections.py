@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from issuer_persistence import forks
 from issuer_persistence.clock import monotonic
 from issuer_persistence.errors import Misconfigured, Unconfirmed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: How many connections a process keeps open between calls.
 IDLE_MOST = 4

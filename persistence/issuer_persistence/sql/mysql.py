@@ -6,13 +6,13 @@ import socket
 import ssl
 from contextlib import ExitStack, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreSetting
-from issuer_persistence.ledger import Reservation
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import PREFIX, Types
@@ -25,8 +25,6 @@ try:
 except ImportError as error:
     raise Misconfigured('the driver of MySQL is missing: pip install ".[mysql]" in a checkout') from error
 
-if TYPE_CHECKING:
-    from issuer_persistence.ledger import Purpose
 
 #: What each session sets. Without a strict mode, a number that is too large would become 2^63-1 without an error.
 _SESSION = (

@@ -7,7 +7,10 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
+
+from psycopg.errors import Diagnostic
+
+from issuer_persistence.ledger import Purpose
 
 try:
     import psycopg
@@ -27,11 +30,6 @@ from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, PREFIX, TAG_COLUMNS, Statements, Types
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record
-
-if TYPE_CHECKING:
-    from psycopg.errors import Diagnostic
-
-    from issuer_persistence.ledger import Purpose
 
 #: Key of the lock that a process holds while it creates tables. CREATE TABLE IF NOT EXISTS fails if two do it at once.
 _MAKING = 0x5E69_1550

@@ -10,27 +10,23 @@ only the shared row, so there is no deadlock with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, LimitHit, MaxBehind, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import Sharing, StoreFacts
 from issuer_persistence.ledger import FOREIGN, LedgerEntry
-from issuer_persistence.records import DEFAULT_STEP, HIGHEST, Tag, check_argument, now_ms, number, tried
+from issuer_persistence.records import DEFAULT_STEP, HIGHEST, Tag, TagChanges, check_argument, now_ms, number, tried
+from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.layouts import LAYOUTS, SharedStatements, SharedTable, problems
 from issuer_persistence.sql.mysql import MySQLStore
 from issuer_persistence.sql.tables import PREFIX, TAG_COLUMNS
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record, row
 from issuer_persistence.urls import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from issuer_persistence.records import TagChanges
-    from issuer_persistence.sql.connections import SQLLink
 
 T = TypeVar("T")
 

@@ -10,27 +10,22 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting, Upgrade
-from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
-from issuer_persistence.records import Tag, check_argument, fresh_version, tried
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+from issuer_persistence.pruning import Pruned
+from issuer_persistence.records import Tag, TagSettings, check_argument, fresh_version, tried
 from issuer_persistence.sql.connections import Links, SQLLink
 from issuer_persistence.sql.tables import COLUMNS, ENTRY_COLUMNS, PREFIX, SCHEMA, Statements, Types, checked_prefix
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, in_parts, listed, record
 from issuer_persistence.transactional import TransactionalStore
 from issuer_persistence.urls import flaw, mask, parameters, usual, with_parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from issuer_persistence.ledger import Purpose
-    from issuer_persistence.pruning import Pruned
-    from issuer_persistence.records import TagSettings
 
 T = TypeVar("T")
 

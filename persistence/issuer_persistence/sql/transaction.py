@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from issuer_persistence import scheme_json
 from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
+from issuer_persistence.ledger import LedgerEntry, Position
 from issuer_persistence.pruning import Walked
 from issuer_persistence.records import FLAGS, Tag
+from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS, Statements
 from issuer_persistence.transactional import Transaction
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from issuer_persistence.ledger import LedgerEntry, Position
-    from issuer_persistence.sql.connections import SQLLink
 
 #: How many names or ids one statement has. Longer lists are sent in parts.
 LIST_MOST = 1000

@@ -15,21 +15,18 @@ import os
 import re
 import sqlite3
 import stat
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from issuer_persistence import locks
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import NO_SPACE, SHORTAGE, Full, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.records import fresh_version
 from issuer_persistence.sqlite.schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from issuer_persistence.contract import CallDeadline
 
 log = logging.getLogger("issuer")
 

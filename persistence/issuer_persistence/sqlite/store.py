@@ -13,15 +13,16 @@ import os
 import sqlite3
 import threading
 import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from issuer_persistence import forks, scheme_json
 from issuer_persistence.clock import monotonic
-from issuer_persistence.contract import CallDeadline, in_turn
+from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, MaxBehind, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.holding import acquired
@@ -33,11 +34,6 @@ from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 from issuer_persistence.transactional import Transaction, TransactionalStore
 from issuer_persistence.urls import has_parameters, mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from issuer_persistence.contract import Store
 
 T = TypeVar("T")
 
