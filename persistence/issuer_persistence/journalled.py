@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from issuer_persistence.contract import CallDeadline, Store, T
-from issuer_persistence.errors import Corrupt, Full, MaxBehind, StoreError, Unconfirmed
-from issuer_persistence.facts import StoreFacts, Upgrade
+from issuer_persistence.errors import Full, MaxBehind, StoreError, Unconfirmed
 from issuer_persistence.journal import ROTATE_AT, Journal, about
-from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
-from issuer_persistence.pruning import Pruned
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.reads import alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings
 
@@ -23,6 +22,15 @@ _SECOND_LOOK = 0.2
 
 #: How many tags are read at once when a journal is begun.
 _PAGE = 1000
+
+
+def _inner(name: str) -> Any:
+    """Return a method that calls the method `name` of the inner store."""
+
+    def call(self: Journalled, *args: Any, **options: Any) -> Any:
+        return getattr(self._store, name)(*args, **options)
+
+    return call
 
 
 class Journalled(Store):
@@ -49,8 +57,22 @@ class Journalled(Store):
         """URL of the inner store."""
         return self._store.url
 
-    def store_id(self, *, timeout: float) -> str:
-        return self._store.store_id(timeout=timeout)
+    store_id = _inner("store_id")
+    get = _inner("get")
+    tags = _inner("tags")
+    halt = _inner("halt")
+    ledger = _inner("ledger")
+    segments = _inner("segments")
+    entries = _inner("entries")
+    prune = _inner("prune")
+    latest = _inner("latest")
+    examine = _inner("examine")
+    upgrade = _inner("upgrade")
+    definitions = _inner("definitions")
+    shared_with = _inner("shared_with")
+    adopt = _inner("adopt")
+    after_fork = _inner("after_fork")
+    close = _inner("close")
 
     def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
         deadline = CallDeadline(timeout)
@@ -60,12 +82,6 @@ class Journalled(Store):
         made = self._store.create_many(settings, timeout=deadline.left())
         self._append(store_id, [_floored(each, each.max) for each in made], deadline)
         return made
-
-    def get(self, tag: str, *, timeout: float) -> Tag | None:
-        return self._store.get(tag, timeout=timeout)
-
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> Sequence[Tag | Corrupt]:
-        return self._store.tags(after=after, count=count, timeout=timeout)
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
@@ -110,57 +126,16 @@ class Journalled(Store):
         tombstone = self._store.delete(tag, timeout=deadline.left())
         return self._changed(store_id, tombstone, tombstone.max, deadline)
 
-    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        return self._store.halt(tag, below=below, timeout=timeout)
-
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         recovered = self._store.recover(tag, at_least=at_least, timeout=deadline.left())
         return self._changed(store_id, recovered, at_least, deadline)
 
-    def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        return self._store.ledger(tag, newest=newest, timeout=timeout)
-
-    def segments(
-        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
-    ) -> LedgerPage:
-        return self._store.segments(tag, beyond=beyond, upward=upward, count=count, timeout=timeout)
-
-    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        return self._store.entries(tag, ids, timeout=timeout)
-
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """See `Store.batch`. Calls that only read need no journal."""
         reads = alike(calls)
         return self._store.batch(reads, timeout=timeout) if reads else super().batch(calls, timeout=timeout)
-
-    def prune(self, *, before: int, timeout: float) -> Pruned:
-        return self._store.prune(before=before, timeout=timeout)
-
-    def latest(self, *, before: int, timeout: float) -> int:
-        return self._store.latest(before=before, timeout=timeout)
-
-    def examine(self, *, timeout: float) -> StoreFacts:
-        return self._store.examine(timeout=timeout)
-
-    def upgrade(self, *, timeout: float) -> Upgrade:
-        return self._store.upgrade(timeout=timeout)
-
-    def definitions(self) -> list[str]:
-        return self._store.definitions()
-
-    def shared_with(self, *, timeout: float) -> str:
-        return self._store.shared_with(timeout=timeout)
-
-    def adopt(self, *, timeout: float) -> int:
-        return self._store.adopt(timeout=timeout)
-
-    def after_fork(self) -> None:
-        self._store.after_fork()
-
-    def close(self) -> None:
-        self._store.close()
 
     def _compare(self, tag: str, store_id: str, deadline: CallDeadline, *, above: int = 0) -> None:
         """Compare a tag with the journal, once per process. If the store has lost reservations, raise MaxBehind.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from issuer_persistence.ledger import Position
 from issuer_persistence.records import now_ms
@@ -50,15 +51,18 @@ class Walked(NamedTuple):
     time: int
 
 
-class Ledger(Protocol):
+class Ledger(ABC):
     """The calls of a store that a walk needs."""
 
+    @abstractmethod
     def progress(self) -> str:
         """Return the text that the store keeps about the walk. "" if there is none."""
 
+    @abstractmethod
     def note_progress(self, progress: str) -> None:
         """Keep this text in place of the last one."""
 
+    @abstractmethod
     def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
         """Return a page of valid entries: the lowest ones of each tag first, the tags in the order of the index.
 
@@ -69,6 +73,7 @@ class Ledger(Protocol):
             count: Maximum number of entries.
         """
 
+    @abstractmethod
     def drop(self, ids: Sequence[str]) -> None:
         """Delete the entries with these ids."""
 

@@ -7,18 +7,18 @@ float.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import TagMissing
-from issuer_persistence.ledger import LedgerEntry, Position, Purpose, Reservation
-from issuer_persistence.pruning import Pruned, Walked, prune
+from issuer_persistence.ledger import LedgerEntry, Purpose, Reservation
+from issuer_persistence.pruning import Ledger, Pruned, prune
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 
 
-class Transaction(ABC):
+class Transaction(Ledger):
     """One transaction, used in a `with` block. If the block raises an error, nothing is changed."""
 
     @abstractmethod
@@ -44,26 +44,8 @@ class Transaction(ABC):
         If the last number is lower already, or if there is no such entry, do nothing.
         """
 
-    def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
+    def inspect(self, record: Tag) -> None:
         """Check the record of a tag before a reservation. Raise an error to reject the reservation."""
-
-    # ------------------------------------------------------------------ deletion of old entries, see `pruning.Ledger`
-
-    @abstractmethod
-    def progress(self) -> str:
-        """See `pruning.Ledger`."""
-
-    @abstractmethod
-    def note_progress(self, progress: str) -> None:
-        """See `pruning.Ledger`."""
-
-    @abstractmethod
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
-        """See `pruning.Ledger`."""
-
-    @abstractmethod
-    def drop(self, ids: Sequence[str]) -> None:
-        """See `pruning.Ledger`."""
 
     def live(self, tag: str) -> Tag:
         """Return the record of a tag. If the tag was never created, or was deleted, raise TagMissing."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from issuer_persistence.ledger import Position
 from issuer_persistence.mongodb.call import INDEX, OUR_ENTRY, Document, MongoCall, following
-from issuer_persistence.pruning import Walked
+from issuer_persistence.pruning import Ledger, Walked
 
 #: The index sorts a tag's highest number first, so it is read backward, the last tag first.
 _BACKWARD = [(name, -direction) for name, direction in INDEX]
 _FIELDS = ["tag", "high", "low", "time"]
 
 
-class MongoLedger:
+class MongoLedger(Ledger):
     """The ledger in one call to the store. pymongo tells the server the call's time limit in each request."""
 
     def __init__(self, call: MongoCall) -> None:
@@ -21,7 +21,6 @@ class MongoLedger:
         self._store = {"_id": "store", "id": call.store_id}
 
     def progress(self) -> str:
-        """See `Ledger`."""
         return str((self._call.meta.find_one(self._store) or {}).get("pruning", ""))
 
     def note_progress(self, progress: str) -> None:
@@ -38,6 +37,5 @@ class MongoLedger:
         return [Walked(*(each[name] for name in ("tag", "high", "low", "_id", "time"))) for each in found]
 
     def drop(self, ids: Sequence[str]) -> None:
-        """See `Ledger`."""
         with self._call.write():
             self._call.segments.delete_many({"_id": {"$in": [*ids]}})
