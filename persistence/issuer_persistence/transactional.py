@@ -7,15 +7,18 @@ float.
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import TagMissing
 from issuer_persistence.ledger import LedgerEntry, Purpose, Reservation
 from issuer_persistence.pruning import Ledger, Pruned, prune
-from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
+from issuer_persistence.records import FLAGS, Tag, TagChanges, TagSettings, check_argument
+from issuer_persistence.scheme_json import text
 
 
 class Transaction(Ledger):
@@ -132,3 +135,20 @@ class TransactionalStore(Store):
         """Replace the record of a tag by what the function `change` returns for it. Return the new record."""
         with self.transaction(timeout) as transaction:
             return transaction.write(change(transaction.live(tag)))
+
+
+def row_of(columns: Sequence[str], record: Tag) -> list[Any]:
+    """Return the values of a record for a row with these columns."""
+    return [text(record.scheme) if each == "scheme" else getattr(record, each) for each in columns]
+
+
+def record_of(columns: Sequence[str], row: Sequence[object]) -> Tag:
+    """Return the record in a row with these columns. If it is damaged, raise Corrupt."""
+    fields = dict(zip(columns, row, strict=True))
+    for flag in FLAGS:
+        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
+            fields[flag] = bool(fields[flag])
+    if isinstance(fields["scheme"], str):
+        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
+            fields["scheme"] = json.loads(fields["scheme"])
+    return Tag.checked(str(fields["tag"]), fields)

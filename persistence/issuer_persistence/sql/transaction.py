@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from issuer_persistence import scheme_json
 from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
 from issuer_persistence.ledger import LedgerEntry, Position
 from issuer_persistence.pruning import Walked
-from issuer_persistence.records import FLAGS, Tag
+from issuer_persistence.records import Tag
 from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS, Statements
-from issuer_persistence.transactional import Transaction
+from issuer_persistence.transactional import Transaction, record_of, row_of
 
 #: How many names or ids one statement has. Longer lists are sent in parts.
 LIST_MOST = 1000
@@ -158,22 +157,8 @@ class SQLTransaction(Transaction):
         return " FOR UPDATE" if self._writes else ""
 
 
-def row(record: Tag) -> list[Any]:
-    """Return the values of a record, in the order of the columns."""
-    fields = {each: getattr(record, each) for each in TAG_COLUMNS}
-    return list({**fields, "scheme": scheme_json.text(record.scheme)}.values())
-
-
-def record(row: Sequence[object]) -> Tag:
-    """Return the record in a row. If it is damaged, raise Corrupt."""
-    fields = dict(zip(TAG_COLUMNS, row, strict=True))
-    for flag in FLAGS:
-        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
-            fields[flag] = bool(fields[flag])
-    if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
-            fields["scheme"] = json.loads(fields["scheme"])
-    return Tag.checked(str(fields["tag"]), fields)
+#: The values of a record as a row of the table of tags, and the other way round.
+row, record = partial(row_of, TAG_COLUMNS), partial(record_of, TAG_COLUMNS)
 
 
 def in_parts(values: Sequence[str]) -> Iterator[Sequence[str]]:

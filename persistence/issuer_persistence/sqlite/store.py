@@ -7,7 +7,6 @@ systems are not reliable.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sqlite3
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from issuer_persistence import forks, scheme_json
+from issuer_persistence import forks
 from issuer_persistence.clock import monotonic
 from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, MaxBehind, Misconfigured, StoreError, Unconfirmed
@@ -29,10 +28,10 @@ from issuer_persistence.holding import acquired
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.newest import Newest
 from issuer_persistence.pruning import Walked
-from issuer_persistence.records import FLAGS, Tag, check_argument, tried
+from issuer_persistence.records import Tag, check_argument, tried
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
-from issuer_persistence.transactional import Transaction, TransactionalStore
+from issuer_persistence.transactional import Transaction, TransactionalStore, record_of, row_of
 from issuer_persistence.urls import has_parameters, mask
 
 T = TypeVar("T")
@@ -91,15 +90,7 @@ _PROGRESS = "CREATE TABLE IF NOT EXISTS pruning (progress TEXT NOT NULL)"
 _LATEST = "SELECT time FROM segments WHERE time < ? ORDER BY rowid DESC LIMIT 1"
 
 
-def _record(row: Sequence[object]) -> Tag:
-    fields = dict(zip(TAG_COLUMNS, row, strict=True))
-    for flag in FLAGS:
-        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
-            fields[flag] = bool(fields[flag])
-    if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # if it is not JSON, it stays a text, which `checked` rejects
-            fields["scheme"] = json.loads(fields["scheme"])
-    return Tag.checked(str(fields["tag"]), fields)
+_record = partial(record_of, TAG_COLUMNS)
 
 
 def _entry(row: Sequence[object]) -> dict[str, object]:
@@ -122,8 +113,7 @@ class SQLiteTransaction(Transaction):
         return None if row is None else _record(row)
 
     def write(self, record: Tag) -> Tag:
-        values = {**{each: getattr(record, each) for each in TAG_COLUMNS}, "scheme": scheme_json.text(record.scheme)}
-        self.connection.execute(_PUT_TAG, list(values.values()))
+        self.connection.execute(_PUT_TAG, row_of(TAG_COLUMNS, record))
         return record
 
     def enter(self, entry: LedgerEntry) -> None:
