@@ -10,13 +10,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 from issuer.clock import monotonic
 from issuer.doors.rates import Bucket, RateBuckets
 from issuer.engine.aio import AsyncEngine
 from issuer.errors import TooManyRequests, Unavailable, UnknownTag
 from issuer.settings import seconds
+from issuer_persistence.newest import Newest
 
 #: Largest number of names that are looked up at the same time.
 AT_ONCE: Final = 8
@@ -54,8 +55,8 @@ class LookUps:
         self._under_way: dict[tuple[str | None, str], asyncio.Future[None]] = {}
         #: Unknown tags, each with the time at which it is forgotten. No errors are stored here: an error would keep the
         #: variables of its request in memory.
-        self._missed: dict[str, float] = {}
-        self._found: dict[str, None] = {}
+        self._missed: Newest[float] = Newest(_REMEMBERED_MOST)
+        self._found: Newest[None] = Newest(_REMEMBERED_MOST)
 
     async def look_up(self, tag: str, owner: str, timeout: float | None = None, *, draws: bool = True) -> None:
         """Raise UnknownTag if the tag does not exist.
@@ -156,15 +157,8 @@ class LookUps:
             return
         except UnknownTag:
             self._found.pop(tag, None)
-            _remember(self._missed, tag, monotonic() + REMEMBERED)
+            self._missed[tag] = monotonic() + REMEMBERED
             raise
         if there:
-            _remember(self._found, tag, None)
+            self._found[tag] = None
             self._misses.give_back()
-
-
-def _remember(names: dict[str, Any], name: str, value: float | None) -> None:
-    names.pop(name, None)
-    if len(names) >= _REMEMBERED_MOST:
-        del names[next(iter(names))]
-    names[name] = value

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import prometheus_client
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -30,9 +30,9 @@ from issuer.forks import living, register
 from issuer.gateway.keys import PART
 from issuer.metrics import definitions as of
 from issuer.metrics.counting import begin, count
-from issuer.metrics.definitions import DEFINITIONS, Definition
+from issuer.metrics.definitions import DEFINITIONS
 from issuer.metrics.families import Families, several_processes
-from issuer.metrics.reading import Lines, Readings, Served
+from issuer.metrics.reading import Readings, Served, Source
 from issuer.reentry import inside
 from issuer.tally import Tally
 from issuer_persistence.holding import acquired
@@ -90,35 +90,6 @@ def _merged(files: list[str]) -> Iterable[Metric] | None:
     with suppress(*_BROKEN):
         return list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # prometheus_client's
     return None
-
-
-class Source:
-    """An issuer as a source of metrics. The reference to the issuer is weak, so the issuer can be garbage-collected."""
-
-    def __init__(self, ids: AnyIssuer) -> None:
-        self.ids = weakref.ref(ids)
-        self.redis = ids.engine.config.redis is not None
-        self.lines = Lines()
-
-    def read(self, book: Book, into: Readings) -> bool:
-        """Raise the counters in `book`, and add the gauges to `into`.
-
-        Return False if the issuer is closed. The caller then drops this source.
-        """
-        ids = self.ids()
-        ended = ids is None or ids.closed
-        lines: Any = () if ids is None else ids.engine.registry.combiners.values()
-        self.lines.read(lines, None if ended else into, book.label, book.raise_to, redis=self.redis)
-        if ids is not None and not ended:
-            keeper = ids.engine.upkeep.keeper
-            into.add(of.KEPT, 0 if keeper is None else keeper.tags)
-        return not ended
-
-    def knows(self, tag: str) -> bool:
-        """Return True if this process has seen that the tag exists. Callers can also request tags that do not exist."""
-        ids = self.ids()
-        combiner = None if ids is None else ids.engine.registry.combiners.get(tag)
-        return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
 
 
 class Book:
@@ -184,16 +155,12 @@ class Book:
         with self.lock:
             count(self._families, self.label(event.tag, source.knows(event.tag)), event)
 
-    def raise_to(self, which: Definition, label: str, by: int) -> None:
-        """Raise a counter. `which`: definition of the counter. `label`: label of the tag. `by`: increase, 0 or more."""
-        self._families.count(which, label, by=by)
-
     def read(self) -> None:
         """Update all counters and gauges from the memory of this process. No server is queried."""
         with self.lock:
             self._read_at = monotonic()
             readings = Readings()
-            self.sources = [each for each in self.sources if each.read(self, readings)]
+            self.sources = [each for each in self.sources if each.read(self._families, readings, self.label)]
             for served in self.served:
                 served.read(self._families, readings)
             readings.add(of.BUILD, 1, _version(), platform.python_version())
@@ -231,7 +198,7 @@ class Book:
         """Start the counts of a forked child at 0. The parent reports the counts from before the fork."""
         self._fresh_locks()
         for each in self.sources:
-            each.lines = Lines()
+            each.gauged = {}
         self.served = []
         if self._first is not None:
             self._families.withdraw()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 
+from issuer.api.aio import AsyncIssuer
+from issuer.api.blocking import Issuer
 from issuer.clock import monotonic
 from issuer.core import arithmetic
 from issuer.core.periods import PERIOD_BITS
@@ -74,12 +77,6 @@ class Gauged:
         #: process has issued instead.
         self._positions: deque[tuple[float, int]] = deque()
         self._direct = False
-
-    @property
-    def known(self) -> bool:
-        """True if this process has seen that the tag exists. Only names of existing tags become labels."""
-        state = self.combiner.supply.state
-        return state.record is not None or state.seen > 0
 
     def counted(self) -> tuple[int, int]:
         """Return two increases since the last call of this method: of issued numbers, and of draws."""
@@ -177,52 +174,55 @@ def store_silent(supply: Supply) -> bool:
     return isinstance(supply.refill.segments.flights.trouble, StoreUnavailable)
 
 
-class Lines:
-    """The metrics of all tags of an issuer. When the issuer removes a tag, the next `read` adds its last counts."""
+def known(combiner: AnyCombiner | None) -> bool:
+    """Return True if this process has seen that the tag exists. Only names of existing tags become labels."""
+    return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
 
-    def __init__(self) -> None:
-        self._gauged: dict[AnyCombiner, Gauged] = {}
 
-    def read(
-        self,
-        lines: Iterable[AnyCombiner],
-        into: Readings | None,
-        label: Callable[[str, bool], str],
-        count: Callable[[Definition, str, int], None],
-        *,
-        redis: bool,
-    ) -> None:
-        """Update the counters and read the gauges.
+class Source:
+    """An issuer as a source of metrics. The reference to the issuer is weak, so the issuer can be garbage-collected.
 
-        Args:
-            lines: Combiners of the issuer. A combiner draws the numbers of one tag for all callers.
-            into: Object that receives the gauges. None if the issuer is closed.
-            label: Function that returns the label of a tag. Its second argument is True if the tag exists.
-            count: Function that raises a counter. Arguments: definition, label, increase.
-            redis: True if the issuer uses Redis.
+    When the issuer removes a tag, the next `read` adds the tag's last counts.
+    """
+
+    def __init__(self, ids: Issuer | AsyncIssuer) -> None:
+        self.ids = weakref.ref(ids)
+        self.gauged: dict[AnyCombiner, Gauged] = {}
+
+    def knows(self, tag: str) -> bool:
+        """Return True if this process has seen that the tag exists. Callers can also request tags that do not exist."""
+        ids = self.ids()
+        return ids is not None and known(ids.engine.registry.combiners.get(tag))
+
+    def read(self, families: Families, into: Readings, label: Callable[[str, bool], str]) -> bool:
+        """Raise the counters, and add the gauges to `into`. Return False if the issuer is closed.
+
+        `label`: function that returns the label of a tag. Its second argument is True if the tag exists.
         """
-        now = list(lines)
-        self._gauged = {
-            **self._gauged,
-            **{combiner: Gauged(combiner) for combiner in now if combiner not in self._gauged},
-        }
-        for each in self._gauged.values():
+        ids = self.ids()
+        ended = ids is None or ids.closed
+        combiners: list[AnyCombiner] = [] if ids is None else [*ids.engine.registry.combiners.values()]
+        self.gauged |= {combiner: Gauged(combiner) for combiner in combiners if combiner not in self.gauged}
+        for each in self.gauged.values():
             issued, draws = each.counted()
             if issued or draws:
-                named = label(each.combiner.tag, each.known)
-                count(of.ISSUED, named, issued)
-                count(of.DRAWS, named, draws)
-        self._gauged = {combiner: self._gauged[combiner] for combiner in now}
-        if into is None:
-            return
-        for each in self._gauged.values():
+                named = label(each.combiner.tag, known(each.combiner))
+                families.count(of.ISSUED, named, by=issued)
+                families.count(of.DRAWS, named, by=draws)
+        self.gauged = {combiner: self.gauged[combiner] for combiner in combiners}
+        if ids is None or ended:
+            return False
+        redis, keeper = ids.engine.config.redis is not None, ids.engine.upkeep.keeper
+        for each in self.gauged.values():
             supply = each.combiner.supply
-            if each.known:
+            if known(each.combiner):
                 each.read(into, label(each.combiner.tag, True), redis=redis)  # noqa: FBT003 - the tag is known
             if each.in_use:
                 into.add(of.REDIS_SILENT, redis and redis_silent(supply))
                 into.add(of.STORE_SILENT, store_silent(supply))
-        into.add(of.TAGS, len(now))
+        into.add(of.TAGS, len(combiners))
+        into.add(of.KEPT, 0 if keeper is None else keeper.tags)
+        return True
 
 
 class Served:

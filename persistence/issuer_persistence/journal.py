@@ -34,7 +34,7 @@ from zlib import crc32
 from issuer_persistence import locks
 from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unconfirmed
-from issuer_persistence.records import SETTINGS, Tag, is_number, now_ms
+from issuer_persistence.records import SETTINGS, Tag, now_ms, number
 from issuer_persistence.scheme_json import SCHEME_MOST
 
 #: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
@@ -137,7 +137,7 @@ class Known:
 
 def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
     """Return the fields of a line about a tag: its kind, `more`, the tag's settings, the time and the process."""
-    settings = {name: getattr(record, name) for name in _SETTINGS}
+    settings = {**record.kept(), "deleted": record.deleted}
     said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}
 
@@ -151,24 +151,24 @@ class Journals:
     def take(self, file: IO[bytes], name: str) -> None:
         """Read one file. Skip an incomplete last line. Raise Damaged if another line is damaged."""
         tags: dict[str, Known] = {}
-        for number, line in enumerate(file, 1):
+        for at, line in enumerate(file, 1):
             ended = line.endswith(b"\n")
             text = line[:-1] if ended else _whole(line)
-            if not ended and not text and (number > 1 or _begins_a_journal(line)):
+            if not ended and not text and (at > 1 or _begins_a_journal(line)):
                 break
             fields = decoded(text)
             if fields is None:
-                beginning = "this is not a journal, or " if number == 1 else ""
-                raise Damaged(name, number, f"{beginning}the line was changed after it was written")
-            if (fields.get("kind") == "journal") is not (number == 1):
-                raise Damaged(name, number, "only the first line of a journal must be a head")
+                beginning = "this is not a journal, or " if at == 1 else ""
+                raise Damaged(name, at, f"{beginning}the line was changed after it was written")
+            if (fields.get("kind") == "journal") is not (at == 1):
+                raise Damaged(name, at, "only the first line of a journal must be a head")
             try:
-                if number == 1:
+                if at == 1:
                     tags = self.stores.setdefault(_store_of(fields, name), {})
                 else:
                     _note(tags, fields)
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
-                raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
+                raise Damaged(name, at, f"no version of this program writes such a line: {error}") from error
             if not ended:
                 # The newline is missing: another process may be appending now. It will complete this line, or replace
                 # it. So stop here.
@@ -187,12 +187,6 @@ def _store_of(head: Mapping[str, Any], name: str) -> str:
     return str(head["store"])
 
 
-def _end(tag: str, value: object) -> int:
-    if not is_number(value):
-        raise Corrupt(tag, f"a number of the store, not {value!r}")
-    return int(value)  # type: ignore[call-overload, no-any-return]  # `is_number` says so
-
-
 def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
     changed = fields["changed"]
     settings = {name: fields[name] for name in _SETTINGS if name in fields or name not in _LATER}
@@ -207,14 +201,12 @@ def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
         known.record = record
     match fields["kind"]:
         case "reserve":
-            known.ends(fields["id"], _end(record.tag, fields["high"]))
-        case "hand back":
-            for segment, high in fields["segments"].items():
-                known.ends(segment, _end(record.tag, high))
-        case "tag":
-            known.floor = max(known.floor, _end(record.tag, fields["floor"]))
-            for segment, high in fields["segments"].items():
-                known.ends(segment, _end(record.tag, high))
+            known.ends(fields["id"], number(record.tag, fields, "high"))
+        case "hand back" | "tag" as kind:
+            if kind == "tag":
+                known.floor = max(known.floor, number(record.tag, fields, "floor"))
+            for segment in fields["segments"]:
+                known.ends(segment, number(record.tag, fields["segments"], segment))
         case kind:
             raise Corrupt(record.tag, f"a line of the kind {kind!r}")
 
@@ -423,9 +415,11 @@ class Journal:
 
     def _put(self, store_id: str, lines: Sequence[bytes]) -> None:
         """Put a new file with these lines in place of the journal, which the caller has locked, in one atomic step."""
+        carried = sum(len(line) + 1 for line in lines)
+        head = {"kind": "journal", "format": _FORMAT, "store": store_id, "carried": carried, "time": now_ms()}
         fresh = self._open(os.O_RDWR | os.O_CREAT | os.O_TRUNC, ".new")
         try:
-            _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])
+            _write(fresh, [encoded(head), *lines])
         finally:
             locks.close(fresh)
         Path(f"{self.path}.new").replace(self.path)
@@ -442,10 +436,6 @@ class Journal:
             os.fsync(directory)
         finally:
             os.close(directory)
-
-
-def _new_head(store_id: str, carried: int) -> bytes:
-    return encoded({"kind": "journal", "format": _FORMAT, "store": store_id, "carried": carried, "time": now_ms()})
 
 
 def _write(descriptor: int, lines: Iterable[bytes]) -> None:

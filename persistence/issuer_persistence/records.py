@@ -192,6 +192,10 @@ class StoredSettings:
     description: str = _setting("", required=True)
     scheme: Mapping[str, Any] = _setting(PLAIN, check=problem)
 
+    def kept(self) -> dict[str, Any]:
+        """Return the settings by name."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
 
 #: The settings of a tag, by name, in the order in which they are documented.
 SETTINGS: Mapping[str, Setting] = {each.name: each.metadata["setting"] for each in fields(StoredSettings)}
@@ -232,10 +236,6 @@ class TagSettings(StoredSettings):
         _checked("above", self.above, _ABOVE)
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, _checked(name, getattr(self, name), setting))
-
-    def kept(self) -> dict[str, Any]:
-        """Return the settings for the tag's record, by name. `above` is not one of them."""
-        return {name: getattr(self, name) for name in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -405,7 +405,7 @@ class Tag(StoredSettings, _Named):
     @property
     def settings(self) -> TagSettings:
         """Settings with which the tag can be created again. The new tag starts after the numbers of this tag."""
-        return TagSettings(above=self.max, **{name: getattr(self, name) for name in SETTINGS})
+        return TagSettings(above=self.max, **self.kept())
 
     @property
     def scheme_id(self) -> str:

@@ -251,6 +251,10 @@ def _always(reply: bytes) -> Callable[[ClientInfo, Sequence[bytes]], bytes]:
     return lambda _, __: reply
 
 
+def _without_multi(name: str) -> Callable[[ClientInfo, Sequence[bytes]], bytes]:
+    return _always(error(f"ERR {name} without MULTI"))
+
+
 _WRITE: Final = ("write", "denyoom", "fast")
 _READ: Final = ("readonly", "fast")
 
@@ -280,15 +284,8 @@ SPECS: Final = {
         Spec("CONFIG", 1, None, config, "Returns some settings of a Redis server.", "server"),
         Spec("INFO", 0, None, info, "Describes this server.", "server"),
         Spec("MULTI", 0, 0, _always(OK), "Starts a transaction: the commands that follow are queued.", "transactions"),
-        Spec("EXEC", 0, 0, _always(error("ERR EXEC without MULTI")), "Runs the queued commands.", "transactions"),
-        Spec(
-            "DISCARD",
-            0,
-            0,
-            _always(error("ERR DISCARD without MULTI")),
-            "Discards the queued commands.",
-            "transactions",
-        ),
+        Spec("EXEC", 0, 0, _without_multi("EXEC"), "Runs the queued commands.", "transactions"),
+        Spec("DISCARD", 0, 0, _without_multi("DISCARD"), "Discards the queued commands.", "transactions"),
         Spec("WATCH", 1, None, _NO_WATCH, "Always an error: numbers never need a watch.", "transactions"),
         Spec("UNWATCH", 0, 0, _always(OK), "Does nothing: no keys are watched.", "transactions"),
         Spec("SCAN", 1, None, scan, "Returns no keys: this server stores none.", "generic"),
