@@ -340,14 +340,11 @@ class Double:
 
     @property
     def _own_server(self) -> DoubleServer:
-        self._check_owner()
-        return self._server
-
-    def _check_owner(self) -> None:
         if os.getpid() != self._owner:
             raise IssuerError(
                 "a double's Redis is controlled by the process that has made the double, not by a forked child"
             )
+        return self._server
 
 
 def _counted(calls: int) -> int:

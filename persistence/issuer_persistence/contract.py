@@ -171,14 +171,7 @@ class Store(ABC):
         """
 
     def reserve(
-        self,
-        tag: str,
-        n: int | None,
-        *,
-        purpose: Purpose,
-        at_least: int = 0,
-        exact: bool = False,
-        timeout: float,
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int = 0, exact: bool = False, timeout: float
     ) -> Reservation:
         """Reserve the next n numbers: raise `max` by n and write a ledger entry, in one atomic step.
 

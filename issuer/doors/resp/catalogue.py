@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from issuer.doors.resp.replies import array, error, number, pairs, simple, text
-from issuer.doors.resp.session import ClientInfo
+from issuer.doors.resp.shared import ClientInfo
 
 #: For commands and subcommands that clients send: what to use instead. Each key lists the commands that share a text.
 _TEXTS: Final[Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from issuer.clock import monotonic
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.resp.catalogue import Spec, unsupported
 from issuer.doors.resp.replies import OK, PONG, array, bulk, error, null, number, pairs, simple, text
-from issuer.doors.resp.session import ClientInfo
+from issuer.doors.resp.shared import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 

@@ -18,8 +18,7 @@ from issuer.doors.resp.commands import SPECS, not_text
 from issuer.doors.resp.demand import LONGEST, Demand, ReplyQueue
 from issuer.doors.resp.parsing import FREE, OF_BROWSERS, MalformedError, Parser, Request, packed
 from issuer.doors.resp.replies import error, failure
-from issuer.doors.resp.session import ClientInfo
-from issuer.doors.resp.shared import Shared
+from issuer.doors.resp.shared import ClientInfo, Shared
 from issuer.doors.resp.transaction import CommandQueue
 from issuer.errors import IssuerError, Unauthenticated, Unavailable
 

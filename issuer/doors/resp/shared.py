@@ -1,4 +1,4 @@
-"""The state that all connections of a server share."""
+"""The state that all connections of a server share, and the state of one client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from issuer.clock import monotonic
 from issuer.core.sparing import Sparing
-from issuer.doors.access import Access
+from issuer.doors.access import Access, Caller
 from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.engine.aio import AsyncEngine
+from issuer.errors import Unauthenticated
 
 #: Largest number of bytes in one read. All connections share one buffer of this size.
 READ_MOST: Final = 65_536
@@ -74,3 +75,60 @@ class Shared:
         if self.turns:
             self.loop.call_soon(self._turn)
         connection.go_on()
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """A connected client.
+
+    Attributes:
+        number: Number of its connection.
+        address: Its address, as host:port.
+        protocol: Version of the protocol: 2 or 3.
+        name: Name that the client has set for its connection.
+        library: Name and version of the client's library, as the client has set them.
+    """
+
+    shared: Shared
+    number: int
+    address: str
+    protocol: int = 2
+    name: str = ""
+    library: dict[str, str] = field(default_factory=lambda: {"lib-name": "", "lib-ver": ""})
+    _token: str | None = field(default=None, repr=False)
+
+    @property
+    def stranger(self) -> bool:
+        """Whether the client must still authenticate."""
+        return self._token is None and not self.shared.is_open
+
+    def caller(self) -> Caller:
+        """Return the caller that has the client's token.
+
+        Raises Unauthenticated if the token is missing or not valid, for example because it has been revoked.
+        """
+        return self._identified(self._token)
+
+    @property
+    def owner(self) -> str:
+        """Name of the client's token, or its address if it has no token. Raises Unauthenticated."""
+        return self.caller().name or self.address.rpartition(":")[0]
+
+    def authenticate(self, token: bytes) -> None:
+        """Set the token of the client. If the token is invalid, raise Unauthenticated and keep the previous token."""
+        text = token.decode(errors="surrogateescape")
+        self._identified(text)
+        self._token = text
+
+    def _identified(self, token: str | None) -> Caller:
+        try:
+            if token is None and self.stranger:
+                raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
+            return self.shared.access.identify(token)
+        except Unauthenticated as error:
+            self.shared.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
+            raise
+
+    def reset(self) -> None:
+        """Reset the protocol version, the name and the token to their initial values."""
+        self.protocol, self.name, self._token = 2, "", None

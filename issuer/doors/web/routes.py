@@ -40,9 +40,7 @@ _PAGE: Final = {
 }
 
 #: Additions to the help of settings that have more than one form in JSON.
-_FORMS: Final = {
-    "scramble": ". Or a list of pairs: a number, and the name of the key from this number on",
-}
+_FORMS: Final = {"scramble": ". Or a list of pairs: a number, and the name of the key from this number on"}
 _SETTINGS: Final = {
     name: member(
         KINDS.get(each.kind) or Literal[each.words], each.help + _FORMS.get(name, ""), each.lowest, each.highest

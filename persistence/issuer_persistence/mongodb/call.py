@@ -25,6 +25,7 @@ from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Corrupt, TagMissing, Unconfirmed
 from issuer_persistence.ledger import LedgerEntry, Position
 from issuer_persistence.mongodb.server import refuses
+from issuer_persistence.pruning import Ledger, Walked
 from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag, fresh_version, is_number, now_ms
 
 Document = dict[str, Any]
@@ -430,3 +431,36 @@ class MongoCall:
                 f"the store's document in {self.meta.name} is missing, or belongs to another store: check whether a "
                 "backup was restored"
             )
+
+
+#: The index sorts a tag's highest number first, so it is read backward, the last tag first.
+_BACKWARD = [(name, -direction) for name, direction in INDEX]
+_FIELDS = ["tag", "high", "low", "time"]
+
+
+class MongoLedger(Ledger):
+    """The ledger in one call to the store. pymongo tells the server the call's time limit in each request."""
+
+    def __init__(self, call: MongoCall) -> None:
+        self._call = call
+        self._store = {"_id": "store", "id": call.store_id}
+
+    def progress(self) -> str:
+        return str((self._call.meta.find_one(self._store) or {}).get("pruning", ""))
+
+    def note_progress(self, progress: str) -> None:
+        """See `Ledger`. Other programs keep unknown fields of this document."""
+        with self._call.write():
+            self._call.meta.update_one(self._store, {"$set": {"pruning": progress}})
+
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
+        """See `Ledger`. Documents of other programs are left out."""
+        place: Document = {"tag": {"$lt": tag} if tag else {"$type": "string"}}
+        if beyond is not None:
+            place = {"tag": tag, **following(beyond, upward=True)}
+        found = self._call.segments.find({**place, "$and": [OUR_ENTRY]}, _FIELDS).sort(_BACKWARD).limit(count)
+        return [Walked(*(each[name] for name in ("tag", "high", "low", "_id", "time"))) for each in found]
+
+    def drop(self, ids: Sequence[str]) -> None:
+        with self._call.write():
+            self._call.segments.delete_many({"_id": {"$in": [*ids]}})

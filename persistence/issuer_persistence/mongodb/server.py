@@ -222,11 +222,7 @@ def service(hosts: Iterable[str]) -> str | None:
 
 
 #: Rights that the store needs on its collections: tags, segments, meta. docs/operate/servers.md has a role with these.
-_NEEDED = (
-    {"find", "insert", "update", "remove"},
-    {"find", "insert", "update", "remove"},
-    {"find", "insert", "update"},
-)
+_NEEDED = ({"find", "insert", "update", "remove"}, {"find", "insert", "update", "remove"}, {"find", "insert", "update"})
 
 #: How often `facts` waits, each time up to 50 ms, until the driver has tried to reach each server of the replica set.
 _WAITS = 40

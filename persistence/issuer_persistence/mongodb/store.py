@@ -37,6 +37,7 @@ from issuer_persistence.mongodb.call import (
     SCHEMA,
     Attempts,
     MongoCall,
+    MongoLedger,
     Replaced,
     by_id,
     entry_document,
@@ -47,7 +48,6 @@ from issuer_persistence.mongodb.call import (
     unbound,
 )
 from issuer_persistence.mongodb.pages import answered
-from issuer_persistence.mongodb.pruning import MongoLedger
 from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.newest import Newest
 from issuer_persistence.pruning import Pruned, prune

@@ -34,18 +34,6 @@ _OF_PARENTS: list[SQLLink] = []
 class SQLLink:
     """An open connection, and a second file descriptor of its socket."""
 
-    __slots__ = (
-        "_connection",
-        "_cursor",
-        "_process",
-        "_socket",
-        "acknowledged",
-        "cancel",
-        "given_up",
-        "notices",
-        "used_at",
-    )
-
     def __init__(self, connection: Any, fileno: int, cancel: Callable[[], object] | None = None) -> None:
         """Make a link. `connection`: connection of a driver by PEP 249. `fileno`: file descriptor of its socket.
 

@@ -76,12 +76,7 @@ class PostgreSQLStore(SQLStore):
         text="TEXT",
         flag="BOOLEAN",
         share="DOUBLE PRECISION",
-        found={
-            "name": ("text", "C"),
-            "text": ("text", ""),
-            "flag": ("boolean", ""),
-            "share": ("double precision", ""),
-        },
+        found={"name": ("text", "C"), "text": ("text", ""), "flag": ("boolean", ""), "share": ("double precision", "")},
         schema="current_schema()",
     )
 

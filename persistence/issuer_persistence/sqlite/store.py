@@ -368,13 +368,7 @@ class _InTransaction(SQLiteStore):
     """The store within a batch: each of its transactions is a part of the batch's transaction."""
 
     def __init__(
-        self,
-        path: Path,
-        file: SQLiteFile,
-        newest: Newest[LedgerEntry],
-        transaction: SQLiteTransaction,
-        *,
-        writes: bool,
+        self, path: Path, file: SQLiteFile, newest: Newest[LedgerEntry], transaction: SQLiteTransaction, *, writes: bool
     ) -> None:
         self._path, self._file, self._newest = path, file, newest
         self._transaction, self._writes = transaction, writes
