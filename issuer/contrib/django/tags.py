@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final, TextIO, TypeVar
+from typing import TextIO, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.apps.registry import Apps
@@ -19,10 +19,8 @@ from issuer.api.blocking import Issuer
 from issuer.contrib.django.conf import databases, options_of_tags
 from issuer.contrib.django.issuers import ids, testing
 from issuer.contrib.django.tagged import tagged_fields
+from issuer.core.requests import TAKE_MOST
 from issuer.errors import IssuerError, UnknownTag
-
-#: What Issuer.take returns at most.
-_TAKE_MOST: Final = 1_000_000
 
 T = TypeVar("T")
 
@@ -46,7 +44,7 @@ def take(tag: str, n: int, using: str, apps: Apps) -> list[int]:
     def call(source: Issuer) -> list[int]:
         if n == 1:
             return [source.next(tag)]
-        return [number for at in range(0, n, _TAKE_MOST) for number in source.take(tag, min(n - at, _TAKE_MOST))]
+        return [number for at in range(0, n, TAKE_MOST) for number in source.take(tag, min(n - at, TAKE_MOST))]
 
     return draw(tag, using, apps, call) if n else []
 
