@@ -8,28 +8,23 @@ from dataclasses import asdict
 from functools import partial
 from math import ceil
 
-from psycopg.errors import Diagnostic
-
-from issuer_persistence.ledger import Purpose
-
-try:
-    import psycopg
-    from psycopg import capabilities
-    from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
-except ImportError as error:
-    from issuer_persistence.errors import Misconfigured
-
-    raise Misconfigured('the driver of PostgreSQL is missing: pip install ".[postgresql]" in a checkout') from error
-
 from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreSetting
-from issuer_persistence.ledger import Reservation
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import fresh_version, now_ms
 from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, PREFIX, TAG_COLUMNS, Statements, Types
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record
+
+try:
+    import psycopg
+    from psycopg import capabilities
+    from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
+    from psycopg.errors import Diagnostic
+except ImportError as error:
+    raise Misconfigured('the driver of PostgreSQL is missing: pip install ".[postgresql]" in a checkout') from error
 
 #: Key of the lock that a process holds while it creates tables. CREATE TABLE IF NOT EXISTS fails if two do it at once.
 _MAKING = 0x5E69_1550
