@@ -1,6 +1,6 @@
 """Worlds behind Sentinels, in a Cluster, and on MongoDB, and the faults that only they have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import sleep
@@ -158,28 +158,32 @@ def _on_the_wire(name: str, manner: str, times: int) -> Callable[[MongoWorld], N
 TRIES = 4
 
 
-def handing_back_hit(world: MongoWorld) -> None:
+def hand_backs_hit(world: World, proxy: FaultProxy, calls: Mapping[str, bytes], family: str) -> None:
     """Processes that come back to Redis hand back what is left of their own segments."""
     for manner, hit in WIRE.items():
-        for call, match in HAND_BACK.items():
-            before = world.store_proxy.hits
+        for call, match in calls.items():
+            before = proxy.hits
             for _ in range(TRIES):
                 cut = go_direct(world)
-                hit(world.store_proxy, match, 3)
+                hit(proxy, match, 3)
                 # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
-                with world.fault(f"F9k {manner}: {call}", hits=len(cut), segments=2 + len(cut)):
+                with world.fault(f"{family} {manner}: {call}", hits=len(cut), segments=2 + len(cut)):
                     world.fronts[0].pass_through()
                     # Who has just used up its last segment has nothing to hand back.
                     with suppress(AssertionError):
-                        until(lambda: world.store_proxy.hits > before, world.crew.patience / TRIES)  # noqa: B023
-                    world.store_proxy.pass_through()
-                if world.store_proxy.hits > before:
+                        until(lambda: proxy.hits > before, world.crew.patience / TRIES)  # noqa: B023
+                    proxy.pass_through()
+                if proxy.hits > before:
                     break
                 world.more()
             else:
                 raise AssertionError(f"{call} was not hit")
             # By now others may have reserved what was handed back.
             world.more()
+
+
+def handing_back_hit(world: MongoWorld) -> None:
+    hand_backs_hit(world, world.store_proxy, HAND_BACK, "F9k")
 
 
 SENTINEL_FAULTS = [Fault("F3b", "failover by Sentinel, replication cut", only(SentinelWorld, sentinel_failover))]

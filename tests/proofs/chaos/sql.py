@@ -1,16 +1,15 @@
 """Worlds on PostgreSQL and MariaDB, and the faults that only they have."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from time import sleep
 from typing import ClassVar
 
 from issuer.chaos.faults import WIRE, Fault
 from issuer.chaos.world import Terms
-from tests.proofs.chaos.groups import TRIES, only
+from tests.proofs.chaos.groups import hand_backs_hit, only
 from tests.proofs.chaos.more import LASTS, Pair, store_restored
-from tests.proofs.chaos.wire import go_direct
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.ports import LOOPBACK
@@ -115,25 +114,7 @@ def on_the_wire(manner: str) -> Callable[[SQLWorld], None]:
 
 
 def handing_back_hit(world: SQLWorld) -> None:
-    """Processes that come back to Redis hand back what is left of their own segments."""
-    for manner, hit in WIRE.items():
-        for call, match in world.hand_back.items():
-            before = world.store_proxy.hits
-            for _ in range(TRIES):
-                cut = go_direct(world)
-                hit(world.store_proxy, match, 3)
-                with world.fault(f"SQL {manner}: {call}", hits=len(cut), segments=2 + len(cut)):
-                    world.fronts[0].pass_through()
-                    # Who has just used up its last segment has nothing to hand back.
-                    with suppress(AssertionError):
-                        until(lambda: world.store_proxy.hits > before, world.crew.patience / TRIES)  # noqa: B023
-                    world.store_proxy.pass_through()
-                if world.store_proxy.hits > before:
-                    break
-                world.more()
-            else:
-                raise AssertionError(f"{call} was not hit")
-            world.more()
+    hand_backs_hit(world, world.store_proxy, world.hand_back, "SQL")
 
 
 def _faults(family: str, database: str, kind: type[SQLWorld]) -> list[Fault]:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 from array import array
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +19,7 @@ from typing import Any
 
 import issuer
 from tests.proofs.load.leaks import FIXED, POOLED, leaks
+from tests.proofs.telling import Telling
 from tests.servers.binaries import primary_server
 from tests.servers.mongo import MongoServers, find_mongod
 from tests.servers.proxy import FaultProxy
@@ -56,38 +54,12 @@ class Report:
         return not (self.repeats or self.above_max or self.errors or self.leaked) and self.memory < 0.05
 
 
-class Process:
+class Process(Telling):
     """A process of clients, and what it tells once a second."""
 
     def __init__(self, redis: str, store: str, threads: int, file: Path) -> None:
         self.file = file
-        self.told: list[dict[str, Any]] = []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proofs.load.client", redis, store, TAG, str(threads), str(file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.told.append(json.loads(line))
-
-    def stop(self) -> None:
-        """Let it end in order."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(120)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            self._listener.join(60)
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+        super().__init__("tests.proofs.load.client", redis, store, TAG, str(threads), str(file))
 
     def growth(self, warm: int) -> float:
         """Return by how much its memory grew, relative to what it was after so many seconds."""
@@ -134,6 +106,7 @@ def load(
         finally:
             for process in running:
                 process.stop()
+                process.join()
         most = ids.inspect(TAG).store.max
         numbers, repeats, above = counted([process.file for process in running], most)
         last = [process.told[-1] for process in running]

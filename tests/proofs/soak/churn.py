@@ -12,7 +12,6 @@ tests/proofs/soak/sums.py.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -21,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -39,6 +37,7 @@ from tests.audit import crashes
 from tests.programs import children
 from tests.proofs.soak.plan import NEW_EVERY, TAGS, Group, Numbers, RecordReader, Setup, indexes, tag_at
 from tests.proofs.soak.sums import Counted, Sums, sums, totals
+from tests.proofs.telling import Telling
 from tests.servers.binaries import primary_server
 from tests.servers.mongo import MongoServers, find_mongod
 from tests.servers.redis import RedisServer
@@ -59,30 +58,15 @@ GUESTS, LIFE, GUEST_RATE = 2, (3.0, 40.0), 40.0
 PATIENT: dict[str, Any] = {"timeout": 60, "store_timeout": 50, "redis_timeout": 50}
 
 
-class Process:
+class Process(Telling):
     """A drawing process, what it has told, and what it has recorded."""
 
     def __init__(self, setup: Setup, env: dict[str, str]) -> None:
         self.setup = setup
-        self.told: list[dict[str, Any]] = []
         self.killed = False
         self.records = RecordReader(setup.file)
         with Path(setup.folder).with_name("log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.proofs.soak.drawer", setup.dumped()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=env,
-            )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.told.append(json.loads(line))
+            super().__init__("tests.proofs.soak.drawer", setup.dumped(), stderr=log, env=env)
 
     @property
     def pid(self) -> int:
@@ -92,27 +76,9 @@ class Process:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def stop(self) -> None:
-        """Let it end in order."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
     def kill(self) -> None:
         self.killed = True
         self._process.kill()
-
-    def join(self) -> None:
-        """Wait for its end, and for all that it tells."""
-        try:
-            self._process.wait(120)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            self._listener.join(60)
-            assert self._process.stdout is not None
-            assert self._process.stdin is not None
-            self._process.stdout.close()
-            self._process.stdin.close()
 
     @property
     def last(self) -> dict[str, Any]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-import issuer
 from issuer_persistence.errors import (
     Corrupt,
     Misconfigured,
@@ -27,16 +23,21 @@ if TYPE_CHECKING:
     from tests.stores.shared_rows import SharedRowBench
 
 
-@pytest.mark.parametrize(("max_id", "step"), [(-5, 10), (500, 0), (500, None)])
+@pytest.mark.parametrize(
+    ("max_id", "step", "problem"), [(-5, 10, "max_id"), (500, 0, "step"), (500, -5, "step"), (500, None, "step")]
+)
 def test_a_damaged_row_is_an_entry_of_its_own_and_the_others_are_adopted(
-    beside: SharedRowBench, max_id: int, step: int | None
+    beside: SharedRowBench, max_id: int, step: int | None, problem: str
 ) -> None:
     if step is None and beside.layout != "tinyid":
         step = 0  # the column is NOT NULL
     for tag in ("a", "z"):
         beside.add(tag, max_id=500, step=10)
     beside.add("orders", max_id=max_id, step=step)
-    store = beside.store
+    store, row = beside.store, beside.row()
+    with pytest.raises(Corrupt, match=problem):
+        reserve(store)
+    assert beside.row() == row
     assert [type(each).__name__ for each in store.tags(count=9, timeout=TIMEOUT)] == ["Tag", "Corrupt", "Tag"]
     assert [each.tag for each in store.tags(after="a", count=1, timeout=TIMEOUT)] == ["orders"]
     with pytest.raises(Corrupt, match="orders"):
@@ -44,7 +45,7 @@ def test_a_damaged_row_is_an_entry_of_its_own_and_the_others_are_adopted(
     assert store.shared_with(timeout=TIMEOUT)  # not before all are
     for tag in ("a", "z"):
         assert ranges(store, tag) != []
-    beside.run(f"DELETE FROM {beside.theirs.table} WHERE max_id < 0 OR step = 0 OR step IS NULL")  # noqa: S608 - ours
+    beside.run(f"DELETE FROM {beside.theirs.table} WHERE max_id < 0 OR step <= 0 OR step IS NULL")  # noqa: S608 - ours
     assert store.adopt(timeout=TIMEOUT) == 2
     assert not store.shared_with(timeout=TIMEOUT)
 
@@ -145,33 +146,3 @@ def test_the_tables_of_a_store_without_a_layout_are_not_used_for_a_shared_one(
         leaf.fetch()
         with pytest.raises(TagMissing):
             reserve(plain)
-
-
-@pytest.mark.covers("N.10")
-def test_operators_see_that_a_table_is_shared_and_end_it_by_a_command(leaf: SharedRowBench) -> None:
-    def run(*arguments: str) -> str:
-        line = [sys.executable, "-m", "issuer", "--store", leaf.url, "--redis", "none", *arguments]
-        return subprocess.run(line, check=False, capture_output=True, text=True).stdout
-
-    leaf.add("orders", max_id=101)
-    with issuer.connect(redis="none", store=leaf.url, scheduler=None) as ids:
-        assert ids.next("orders") == 101
-        leaf.fetch()
-        assert ids.reserve("orders", 15)[-1] == 135
-        assert ids.inspect("orders").shared_with == "Leaf"
-        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
-        assert (found.level, "issuer adopt" in found.remedy) == ("advice", True)
-        assert "shared       with Leaf" in run("inspect", "orders")
-        assert "another program on this table" in run("who", "orders", "115")
-        assert ids.verify("orders") == []
-        assert json.loads(run("adopt", "--json")) == {"tags": 1}
-        assert ids.inspect("orders").shared_with == ""
-        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
-        assert found.level == "ok"
-        leaf.fetch()
-        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
-        assert (found.level, "orders" in found.what) == ("weak", True)
-        with pytest.raises(issuer.ConfigurationError, match="stop Leaf, then run `issuer recover orders`"):
-            ids.reserve("orders", 1000)
-        ids.recover("orders")
-        assert ids.reserve("orders", 10)[0] > 145

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import issuer
-from issuer_persistence.errors import Misconfigured
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.postgres import PostgresServer, find_postgres
-from tests.stores.benches import TIMEOUT, SQLBench, create, reserve
+from tests.stores.benches import TIMEOUT, SQLBench, create
 from tests.stores.sql.conftest import found
 from tests.stores.sql.test_failover import follows
 
@@ -59,16 +58,6 @@ def test_a_plain_role_sees_it_all(postgres: Database) -> None:
     assert {each.level for each in found(url).values()} == {"ok"}
     for statement in (f"DROP SCHEMA {name} CASCADE", f"DROP ROLE {name}"):
         postgres.server.execute(statement)
-
-
-def test_an_unlogged_table_is_refused_at_opening(postgres: Database) -> None:
-    """A crash of the server empties it. Whoever has it open keeps drawing, so the next start finds it."""
-    create(postgres.opened())
-    postgres.server.execute(f"ALTER TABLE {postgres.prefix}segments SET UNLOGGED")
-    with pytest.raises(Misconfigured, match="unlogged"):
-        reserve(postgres.opened(), 10)
-    postgres.server.execute(f"ALTER TABLE {postgres.prefix}segments SET LOGGED")
-    assert reserve(postgres.opened(), 10).high == 10
 
 
 @pytest.fixture

@@ -222,15 +222,6 @@ def test_the_last_number_fits_into_the_column(beside: SharedRowBench) -> None:
         reserve(beside.store, 1)
 
 
-def test_damaged_rows_are_corrupt_and_left_alone(beside: SharedRowBench) -> None:
-    for max_id, step, problem in ((-5, 10, "max_id"), (500, 0, "step"), (500, -5, "step")):
-        beside.run(f"DELETE FROM {beside.theirs.table}")  # noqa: S608 - ours
-        beside.add("orders", max_id=max_id, step=step)
-        with pytest.raises(Corrupt, match=problem):
-            reserve(beside.store)
-        assert beside.row() == (max_id, step)
-
-
 #: What is done to the table, and what the store says of it.
 UNSAFE = [
     ("ALTER TABLE {table} ENGINE=MyISAM", "engine MyISAM"),

@@ -55,6 +55,7 @@ UNSAFE = [
     ("tags", 'ALTER COLUMN "max" TYPE NUMERIC', 'MODIFY "max" INT', "tags.max is"),
     ("segments", 'DROP CONSTRAINT "issuer_segments_pkey"', "DROP PRIMARY KEY", "no primary key"),
     ("meta", "SET UNLOGGED", "ENGINE=MyISAM", "unlogged|MyISAM"),
+    ("segments", "SET UNLOGGED", 'DROP COLUMN "reason"', "unlogged|reason is mis"),
     ("segments", 'RENAME TO "issuer_aside"', 'RENAME TO "issuer_aside"', "is missing"),
 ]
 
