@@ -274,7 +274,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 spans, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(spans))
 trace.set_tracer_provider(provider)
-with issuer.connect(redis="none", store="shelf://orders") as ids:
+with issuer.connect(redis="none", store="crate://orders") as ids:
     ids.create("orders", order="trend", start=7)
     print(ids.next("orders"))
     print(*{each.subject for each in ids.doctor() if each.check == "store-lasting"})
@@ -282,19 +282,19 @@ print(*{each.attributes["db.system.name"] for each in spans.get_finished_spans()
 try:
     issuer.connect(redis="none", store="nobodys://x")
 except issuer.ConfigurationError as error:
-    print("shelf://name" in str(error))
+    print("crate://name" in str(error))
 """
 BENCH = """
-from issuer_persistence.shelf import ShelfStore
+from issuer_persistence.crate import CrateStore
 
 
-class ShelfBench(MemoryBench):
+class CrateBench(MemoryBench):
     def __init__(self) -> None:
-        self.memory = ShelfStore()  # type: ignore[assignment]
+        self.memory = CrateStore()  # type: ignore[assignment]
         Bench.__init__(self)
 
 
-BENCHES["shelf"] = lambda _: ShelfBench()
+BENCHES["crate"] = lambda _: CrateBench()
 """
 
 
@@ -302,19 +302,19 @@ def test_a_store_is_five_places(scratch: Scratch) -> None:
     stores = "persistence/issuer_persistence"
     # 1. The module: here the store in memory under another name.
     source = scratch.text(f"{stores}/memory.py")
-    for old, new in (("Memory", "Shelf"), ("memory://", "shelf://"), ('"memory"', '"shelf"')):
+    for old, new in (("Memory", "Crate"), ("memory://", "crate://"), ('"memory"', '"crate"')):
         source = source.replace(old, new)
-    (scratch.folder / stores / "shelf.py").write_text(source, encoding="utf-8")
+    (scratch.folder / stores / "crate.py").write_text(source, encoding="utf-8")
     # 2. Its URL, 3. its layer, and its driver if it needs one.
-    scratch.replace(f"{stores}/opening.py", "OURS = {\n", 'OURS = {\n    "shelf://name": "shelf:ShelfStore",\n')
-    scratch.replace("pyproject.toml", " | memory | ", " | memory | shelf | ")
+    scratch.replace(f"{stores}/opening.py", "OURS = {\n", 'OURS = {\n    "crate://name": "crate:CrateStore",\n')
+    scratch.replace("pyproject.toml", " | memory | ", " | memory | crate | ")
     # 4. Its bench, with which the contract suite runs. 5. Its row in the documentation.
     scratch.append("tests/stores/benches.py", BENCH)
-    row = "| `shelf://name` | A shelf | none |\n| `memory://`,"
+    row = "| `crate://name` | A crate | none |\n| `memory://`,"
     scratch.replace("docs/reference/stores.md", "| `memory://`,", row)
 
-    assert scratch.run("-c", DRAWN).splitlines() == ["7", "shelf://orders", "shelf", "True"]
+    assert scratch.run("-c", DRAWN).splitlines() == ["7", "crate://orders", "crate", "True"]
     suite = ("tests/stores/test_stores.py", "tests/stores/test_opening.py")
-    told = scratch.run(*PYTEST, "-k", "shelf or opening", *suite)
+    told = scratch.run(*PYTEST, "-k", "crate or opening", *suite)
     assert int(told.splitlines()[-1].split(" passed")[0].split()[-1]) > 30
     scratch.lint()
