@@ -81,9 +81,7 @@ async def test_a_token_for_some_tags_sees_and_draws_from_these_alone(tmp_path: P
     access, made = tokens(
         tmp_path, it=(["issue", "read"], some), drawing=(["issue"], some), other=(["read"], ["none-*"])
     )
-    async with open_door(access=access) as door:
-        for tag in ("orders", "eu-1", "eu-2", "us-1", "orders2"):
-            await door.ids.create(tag)
+    async with open_door("orders", "eu-1", "eu-2", "us-1", "orders2", access=access) as door:
         door.token = made["it"]
         assert [each["tag"] for each in (await door.good("GET", "/v1/tags"))["tags"]] == ["eu-1", "eu-2", "orders"]
         page = await door.good("GET", "/v1/tags?count=2")
@@ -174,9 +172,7 @@ async def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_m
                 return found
             path = f"/v1/tags?count={count}&cursor={page['next']}"
 
-    async with open_door(access=access) as door:
-        for tag in ("a", "b1", "b2", "c", "d", "e", "f", "g", "h"):
-            await door.ids.create(tag)
+    async with open_door("a", "b1", "b2", "c", "d", "e", "f", "g", "h", access=access) as door:
         monkeypatch.setattr(MemoryStore, "tags", tags)
         assert await pages(door, made["it"], 3) == [["b1", "b2"], [], ["h"]]
         assert await pages(door, made["it"], 1) == [["b1"], ["b2"], [], ["h"]]

@@ -179,9 +179,7 @@ async def test_halt_stops_a_tag_and_recover_says_first_what_it_would_do() -> Non
 
 
 async def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door() as door:
-        for tag in ("a", "b", "c"):
-            await door.ids.create(tag)
+    async with open_door("a", "b", "c") as door:
         store_away = issuer.StoreUnavailable("away", tag="b")
 
         def check(audit: Audit) -> Steps[list[Discrepancy]]:

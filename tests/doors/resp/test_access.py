@@ -1,6 +1,7 @@
 """Tokens: what each may do, and that none shows anywhere."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,25 +49,31 @@ def guarded(serve: Serve, access: Access) -> Served:
     return served
 
 
+@pytest.fixture
+def client(guarded: Served) -> Iterator[Raw]:
+    """A client that has not authenticated."""
+    with guarded.client() as made:
+        yield made
+
+
 EVERY: list[tuple[str | int, ...]] = [
     ("INCR", "a"), ("INCRBY", "a", 2), ("GET", "a"), ("EXISTS", "a"), ("TYPE", "a"), ("PING",), ("ECHO", "x"),
     ("SELECT", 0), ("CLIENT", "ID"), ("COMMAND",), ("CONFIG", "GET", "save"), ("INFO",), ("FLUSHALL",),
 ]  # fmt: skip
 
 
-def test_without_a_token_nothing_but_the_way_in_and_out_is_answered(guarded: Served) -> None:
-    with guarded.client() as client:
-        for words in EVERY:
-            assert str(client.ask(*words)) == "NOAUTH Authentication required.", words
-        client.send(packed("INCR", "a") * 3)
-        assert [code(reply) for reply in client.replies(3)] == ["NOAUTH"] * 3
-        assert client.ask("RESET") == b"RESET"
-        assert client.ask("HELLO", 2)[0] == b"server"
-        assert client.ask("AUTH", ISSUE) == b"OK"
-        assert client.ask("INCR", "a") == 1
-        assert client.ask("RESET") == b"RESET"
-        assert code(client.ask("INCR", "a")) == "NOAUTH"
-        assert client.ask("QUIT") == b"OK"
+def test_without_a_token_nothing_but_the_way_in_and_out_is_answered(client: Raw) -> None:
+    for words in EVERY:
+        assert str(client.ask(*words)) == "NOAUTH Authentication required.", words
+    client.send(packed("INCR", "a") * 3)
+    assert [code(reply) for reply in client.replies(3)] == ["NOAUTH"] * 3
+    assert client.ask("RESET") == b"RESET"
+    assert client.ask("HELLO", 2)[0] == b"server"
+    assert client.ask("AUTH", ISSUE) == b"OK"
+    assert client.ask("INCR", "a") == 1
+    assert client.ask("RESET") == b"RESET"
+    assert code(client.ask("INCR", "a")) == "NOAUTH"
+    assert client.ask("QUIT") == b"OK"
 
 
 @pytest.mark.parametrize(
@@ -74,10 +81,9 @@ def test_without_a_token_nothing_but_the_way_in_and_out_is_answered(guarded: Ser
     [("AUTH", ISSUE), ("AUTH", "anybody", ISSUE), ("HELLO", 3, "AUTH", "default", ISSUE)],
     ids=["auth", "auth-user", "hello"],
 )
-def test_a_token_lets_in_whichever_way_it_is_said(guarded: Served, words: tuple[str, ...]) -> None:
-    with guarded.client() as client:
-        assert code(client.ask(*words)) == ""
-        assert client.ask("INCR", "a") == 1
+def test_a_token_lets_in_whichever_way_it_is_said(client: Raw, words: tuple[str, ...]) -> None:
+    assert code(client.ask(*words)) == ""
+    assert client.ask("INCR", "a") == 1
 
 
 @pytest.mark.parametrize(
@@ -85,14 +91,13 @@ def test_a_token_lets_in_whichever_way_it_is_said(guarded: Served, words: tuple[
     ["", "x", ISSUE[:-1], ISSUE + "x", b"\xff\xfe", ISSUE.upper()],
     ids=["empty", "wrong", "shorter", "longer", "no text", "capitals"],
 )
-def test_a_wrong_or_empty_token_lets_nobody_in(guarded: Served, token: str | bytes) -> None:
-    with guarded.client() as client:
-        for words in (("AUTH", token), ("AUTH", "user", token), ("HELLO", 3, "AUTH", "user", token, "SETNAME", "me")):
-            assert code(client.ask(*words)) == "NOAUTH"
-            assert code(client.ask("INCR", "a")) == "NOAUTH"
-        assert isinstance(client.ask("HELLO"), list)  # not even the protocol's version is taken
-        client.ask("AUTH", READ)
-        assert client.ask("CLIENT", "GETNAME") is None
+def test_a_wrong_or_empty_token_lets_nobody_in(client: Raw, token: str | bytes) -> None:
+    for words in (("AUTH", token), ("AUTH", "user", token), ("HELLO", 3, "AUTH", "user", token, "SETNAME", "me")):
+        assert code(client.ask(*words)) == "NOAUTH"
+        assert code(client.ask("INCR", "a")) == "NOAUTH"
+    assert isinstance(client.ask("HELLO"), list)  # not even the protocol's version is taken
+    client.ask("AUTH", READ)
+    assert client.ask("CLIENT", "GETNAME") is None
 
 
 @pytest.mark.parametrize(
@@ -104,24 +109,22 @@ def test_a_wrong_or_empty_token_lets_nobody_in(guarded: Served, token: str | byt
     ],
     ids=["issue", "read", "admin"],
 )
-def test_each_scope_has_its_commands_and_tags(guarded: Served, token: str, refused: set[tuple[str, ...]]) -> None:
+def test_each_scope_has_its_commands_and_tags(client: Raw, token: str, refused: set[tuple[str, ...]]) -> None:
     requests: list[tuple[str | int, ...]] = [
         ("INCR", "a"), ("INCR", "b-1"), ("INCR", "c"), ("INCRBY", "c", 2), ("GET", "c"), ("GET", "a"), ("EXISTS", "a"),
         ("EXISTS", "a", "c"), ("TYPE", "c"), ("PING",), ("INFO",),
     ]  # fmt: skip
-    with guarded.client() as client:
-        client.ask("AUTH", token)
-        for words in requests:
-            assert code(client.ask(*words)) == ("NOPERM" if words in refused else ""), words
+    client.ask("AUTH", token)
+    for words in requests:
+        assert code(client.ask(*words)) == ("NOPERM" if words in refused else ""), words
 
 
-def test_one_tag_of_a_pipeline_that_is_refused_keeps_no_other_from_its_number(guarded: Served) -> None:
-    with guarded.client() as client:
-        client.ask("AUTH", ISSUE)
-        client.send(packed("INCR", "a"), packed("INCR", "c") * 2, packed("INCR", "a"))
-        replies = client.replies(4)
-        assert (replies[0], replies[3]) == (1, 2)
-        assert [code(reply) for reply in replies[1:3]] == ["NOPERM"] * 2
+def test_one_tag_of_a_pipeline_that_is_refused_keeps_no_other_from_its_number(client: Raw) -> None:
+    client.ask("AUTH", ISSUE)
+    client.send(packed("INCR", "a"), packed("INCR", "c") * 2, packed("INCR", "a"))
+    replies = client.replies(4)
+    assert (replies[0], replies[3]) == (1, 2)
+    assert [code(reply) for reply in replies[1:3]] == ["NOPERM"] * 2
 
 
 def test_a_token_that_is_revoked_ends_on_connections_that_are_open(
@@ -140,26 +143,24 @@ def test_a_token_that_is_revoked_ends_on_connections_that_are_open(
         assert code(other.ask("INCR", "a")) == ""
 
 
-def test_beyond_its_rate_a_token_is_told_when_to_ask_again(guarded: Served) -> None:
-    with guarded.client() as client:
-        client.ask("AUTH", SLOW)
-        client.send(packed("INCR", "c") * 200)
-        replies = client.replies(200)
-        numbers = [reply for reply in replies if not code(reply)]
-        assert numbers == list(range(1, len(numbers) + 1))
-        assert 3 <= len(numbers) < 200
-        refused = [str(reply) for reply in replies if code(reply)]
-        assert all(text.startswith("UNAVAILABLE ") and "; retry in 0." in text for text in refused)
+def test_beyond_its_rate_a_token_is_told_when_to_ask_again(client: Raw) -> None:
+    client.ask("AUTH", SLOW)
+    client.send(packed("INCR", "c") * 200)
+    replies = client.replies(200)
+    numbers = [reply for reply in replies if not code(reply)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert 3 <= len(numbers) < 200
+    refused = [str(reply) for reply in replies if code(reply)]
+    assert all(text.startswith("UNAVAILABLE ") and "; retry in 0." in text for text in refused)
 
 
-def test_numbers_of_one_command_count_for_the_rate_as_those_of_many_do(guarded: Served) -> None:
-    with guarded.client() as client:
-        client.ask("AUTH", SLOW)
-        assert "may draw up to 3 numbers at once by its rate, not 4" in str(client.ask("INCRBY", "c", 4))
-        until(lambda: client.ask("INCRBY", "c", 3) == 3)
-        # Sent at once: on a machine that stands still between two commands the rate would grant each.
-        client.send(packed("INCRBY", "c", 3) * 50)
-        assert "UNAVAILABLE" in [code(reply) for reply in client.replies(50)]
+def test_numbers_of_one_command_count_for_the_rate_as_those_of_many_do(client: Raw) -> None:
+    client.ask("AUTH", SLOW)
+    assert "may draw up to 3 numbers at once by its rate, not 4" in str(client.ask("INCRBY", "c", 4))
+    until(lambda: client.ask("INCRBY", "c", 3) == 3)
+    # Sent at once: on a machine that stands still between two commands the rate would grant each.
+    client.send(packed("INCRBY", "c", 3) * 50)
+    assert "UNAVAILABLE" in [code(reply) for reply in client.replies(50)]
 
 
 def test_no_token_shows_in_a_log_or_a_reply(
@@ -234,13 +235,12 @@ def test_a_client_without_a_token_gets_a_few_refusals_and_is_closed(guarded: Ser
         assert access.tally.failures["resp"] - before == REFUSALS_MOST
 
 
-def test_a_revoked_token_gets_a_few_refusals_and_is_closed(guarded: Served, access: Access, tokens: Path) -> None:
-    with guarded.client() as client:
-        client.ask("AUTH", ISSUE)
-        assert client.ask("INCR", "a") == 1
-        written(tokens, LINES[1:])
-        for _ in range(2):
-            access.look()
-        assert [code(client.ask("INCR", "a")) for _ in range(REFUSALS_MOST)] == ["NOAUTH"] * REFUSALS_MOST
-        assert str(client.reply()).startswith(f"NOAUTH {REFUSALS_MOST} commands")
-        assert client.rest() == []
+def test_a_revoked_token_gets_a_few_refusals_and_is_closed(client: Raw, access: Access, tokens: Path) -> None:
+    client.ask("AUTH", ISSUE)
+    assert client.ask("INCR", "a") == 1
+    written(tokens, LINES[1:])
+    for _ in range(2):
+        access.look()
+    assert [code(client.ask("INCR", "a")) for _ in range(REFUSALS_MOST)] == ["NOAUTH"] * REFUSALS_MOST
+    assert str(client.reply()).startswith(f"NOAUTH {REFUSALS_MOST} commands")
+    assert client.rest() == []
