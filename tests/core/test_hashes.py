@@ -64,8 +64,7 @@ def test_a_strict_draw_at_or_below_what_this_process_had_seen_is_refused(
     numbers += [ids.next("a") for _ in range(30)]
     back()
     for _ in range(2):
-        with pytest.raises(issuer.CorruptState, match=r"run ids\.recover\('a'\)"):
-            DRAWS[draw](ids)
+        refused(issuer.CorruptState, r"run ids\.recover\('a'\)", DRAWS[draw], ids)
     ids.recover("a")
     numbers += [ids.next("a"), *ids.take("a", 30)]
     assert numbers == sorted(set(numbers))

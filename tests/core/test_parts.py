@@ -119,8 +119,7 @@ def test_a_shard_that_was_deleted_alone_is_made_again_above_its_numbers(
     assert (remade.limit, remade.step, remade.scheme) == (made.limit, made.step, made.scheme)
     ids.delete("users")
     assert ids.tags() == []
-    with pytest.raises(issuer.UnknownTag):
-        make().next("users", shard_key="a")
+    refused(issuer.UnknownTag, "", make().next, "users", shard_key="a")
 
 
 def test_a_part_with_a_limit_of_its_own_gets_that_of_all_with_the_next_change(make: Make, store: MemoryStore) -> None:
@@ -156,8 +155,7 @@ def test_one_number_can_not_hold_for_all_parts_nor_one_within_a_period_for_all(m
     ids = make()
     at("2026-11-20 12:00:00")
     ids.create("users", shards=SMALL)
-    with pytest.raises(issuer.InvalidArgument, match="users#0"):
-        ids.recover("users", at_least=100)
+    refused(issuer.InvalidArgument, "users#0", ids.recover, "users", at_least=100)
     assert ids.recover("users#0", at_least=100)[0].new == 100
     ids.create("day", restart="yearly", format="{date:%Y}{seq:04d}")
     first = ids.issue("day")

@@ -18,6 +18,7 @@ from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.forks import in_child
+from tests.refusals import refused
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
@@ -63,8 +64,7 @@ def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_o
         ids.create("a", step=10, limit=25, order="trend")
         stream = ids.stream("a")
         assert some(stream, 25) == list(range(1, 26))
-        with pytest.raises(issuer.LimitReached):
-            next(stream)
+        refused(issuer.LimitReached, "", next, stream)
         ids.configure("a", limit=30)
         assert some(ids.stream("a"), 5) == list(range(26, 31))
         with pytest.raises(issuer.InvalidArgument):
@@ -89,8 +89,7 @@ def test_an_abandoned_stream_loses_nothing_nor_does_one_whose_issuer_is_closed(
         stream = ids.stream("a")
         assert some(stream, 3) == [7, 8, 9]
         ids.close()
-        with pytest.raises(issuer.IssuerError, match="closed"):
-            next(stream)
+        refused(issuer.IssuerError, "closed", next, stream)
     with connect(redis=redis_url, store=store) as ids:
         assert ids.next("a") == 10
 

@@ -86,12 +86,10 @@ def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(ids: Issuer)
     for name, value in [*useless.items(), ("step", "auto")]:
         setting: dict[str, Any] = {name: value}
         for strategy in ("odd", "snowflake"):
-            with pytest.raises(issuer.SchemeError, match=f"^{name}: strategy '{strategy}' excludes") as caught:
-                ids.create("s", strategy=strategy, **setting)
-            assert (caught.value.setting, caught.value.tag) == (name, "s")
-            with pytest.raises(issuer.SchemeError) as caught:
-                ids.configure(f"of {strategy}", **setting)
-            assert caught.value.setting == name
+            said = f"^{name}: strategy '{strategy}' excludes"
+            error = refused(issuer.SchemeError, said, ids.create, "s", strategy=strategy, **setting)
+            assert (error.setting, error.tag) == (name, "s")
+            assert refused(issuer.SchemeError, "", ids.configure, f"of {strategy}", **setting).setting == name
     assert ids.tags() == made
 
 

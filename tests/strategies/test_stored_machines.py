@@ -26,8 +26,8 @@ from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import TagSettings
 from tests.audit import assert_increasing, repeats
-from tests.colours import Connect
 from tests.refusals import refused
+from tests.schemes import Make
 from tests.strategies.hosts import Desk, MovedClock, from_store
 
 TAG = "orders#machine-5"
@@ -194,9 +194,8 @@ def test_a_clock_that_is_behind_whoever_else_had_the_number_is_none_of_this_proc
 
 def test_a_killed_holders_number_is_refused_until_its_time_is_over(hosts: Hosts) -> None:
     hosts.open().take(10)
-    with pytest.raises(NoMachineNumber) as caught:
-        hosts.open().take(1)
-    assert stored.LEASE - 5 < caught.value.retry_after <= stored.LEASE
+    error = refused(NoMachineNumber, "", hosts.open().take, 1)
+    assert stored.LEASE - 5 < error.retry_after <= stored.LEASE
 
 
 def test_time_is_renewed_before_it_is_over_and_not_each_second(hosts: Hosts) -> None:
@@ -251,8 +250,7 @@ def test_many_processes_that_start_at_once_share_the_numbers(tmp_path: Path) -> 
     with ThreadPoolExecutor(8) as pool:
         numbers = [number for each in pool.map(drawn, desks[:8]) for number in each]
     assert repeats(numbers) == []
-    with pytest.raises(NoMachineNumber):
-        desks[8].take(1)
+    refused(NoMachineNumber, "", desks[8].take, 1)
     for desk in desks:
         desk.close()
         desk.runner.store.close()
@@ -275,53 +273,47 @@ def snowflake(ids: Issuer) -> None:
     ids.create("flakes", strategy="snowflake", options=NAMESPACE)
 
 
-def opened(connect: Connect, store: MemoryStore) -> Issuer:
-    instance = Instance(application="tests", ip="192.0.2.5")
-    return connect(redis="none", store=store, scheduler=None, instance=instance, timeout=20)
+@pytest.fixture
+def ids(make: Make) -> Issuer:
+    return make(redis="none", instance=Instance(application="tests", ip="192.0.2.5"))
 
 
-def test_a_restart_key_that_names_a_machine_numbers_tag_is_refused_and_both_go_on(connect: Connect) -> None:
-    store = MemoryStore()
-    with opened(connect, store) as ids:
-        snowflake(ids)
-        first = ids.next("flakes")
-        keyed(ids)
-        (machine,) = [each for each in store.tags(count=1000, timeout=5) if each.tag.startswith(PART)]
-        with pytest.raises(ConfigurationError, match="another restart key"):
-            draw(ids, machine.tag.removeprefix("x#"))
-        assert store.get(machine.tag, timeout=5) == machine
-        assert draw(ids, "acme") == 1
-        ids.delete("x")
-        assert [each.tag for each in store.tags(count=1000, timeout=5)] == ["flakes", machine.tag]
-        assert ids.next("flakes") > first
+def test_a_restart_key_that_names_a_machine_numbers_tag_is_refused_and_both_go_on(
+    ids: Issuer, store: MemoryStore
+) -> None:
+    snowflake(ids)
+    first = ids.next("flakes")
+    keyed(ids)
+    (machine,) = [each for each in store.tags(count=1000, timeout=5) if each.tag.startswith(PART)]
+    refused(ConfigurationError, "another restart key", draw, ids, machine.tag.removeprefix("x#"))
+    assert store.get(machine.tag, timeout=5) == machine
+    assert draw(ids, "acme") == 1
+    ids.delete("x")
+    assert [each.tag for each in store.tags(count=1000, timeout=5)] == ["flakes", machine.tag]
+    assert ids.next("flakes") > first
 
 
-def test_a_machine_number_whose_tag_is_a_series_is_refused_and_both_go_on(connect: Connect) -> None:
-    store = MemoryStore()
-    with opened(connect, store) as ids:
-        keyed(ids)
-        numbers = [draw(ids, f"machine-{number}") for number in range(2)]
-        before = [store.get(f"{PART}{number}", timeout=5) for number in range(2)]
-        snowflake(ids)
-        refused(ConfigurationError, "another namespace", ids.next, "flakes")
-        assert [store.get(f"{PART}{number}", timeout=5) for number in range(2)] == before
-        numbers += [draw(ids, f"machine-{number}") for number in range(2)]
-        assert numbers == [1, 1, 2, 2]
+def test_a_machine_number_whose_tag_is_a_series_is_refused_and_both_go_on(ids: Issuer, store: MemoryStore) -> None:
+    keyed(ids)
+    numbers = [draw(ids, f"machine-{number}") for number in range(2)]
+    before = [store.get(f"{PART}{number}", timeout=5) for number in range(2)]
+    snowflake(ids)
+    refused(ConfigurationError, "another namespace", ids.next, "flakes")
+    assert [store.get(f"{PART}{number}", timeout=5) for number in range(2)] == before
+    numbers += [draw(ids, f"machine-{number}") for number in range(2)]
+    assert numbers == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("description", [True, False])
 def test_machine_numbers_of_before_go_on_and_those_of_anybody_else_are_not_taken_for_some(
-    connect: Connect, description: bool
+    ids: Issuer, store: MemoryStore, description: bool
 ) -> None:
-    store = MemoryStore()
     said = "timestamps, in ms since 1970, that the machine number may have used" if description else ""
+    settings = TagSettings(step=1, order="trend", description=said, scheme={"part_of": "x"})
     for number in range(2):
-        store.create(
-            f"{PART}{number}", TagSettings(step=1, order="trend", description=said, scheme={"part_of": "x"}), timeout=5
-        )
-    with opened(connect, store) as ids:
-        snowflake(ids)
-        if description:
-            assert ids.next("flakes") < ids.next("flakes")
-        else:
-            refused(ConfigurationError, "another namespace", ids.next, "flakes")
+        store.create(f"{PART}{number}", settings, timeout=5)
+    snowflake(ids)
+    if description:
+        assert ids.next("flakes") < ids.next("flakes")
+    else:
+        refused(ConfigurationError, "another namespace", ids.next, "flakes")
