@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.transaction import SQLTransaction
 from tests.audit import repeats
 from tests.forks import in_child
+from tests.servers.ports import LOOPBACK
+from tests.servers.proxy import FaultProxy
 from tests.stores.benches import TIMEOUT, before, check_contiguous, create, get, reserve, spans
 from tests.waiting import run, until
 
@@ -55,6 +58,27 @@ def test_a_child_has_connections_of_its_own_and_its_parents_go_on(database: Data
     assert database.session(store) == before
     held.append(reserve(store, 10))
     check_contiguous([*spans(held), *(each for _, done in answers for each in done)], 0, 220)
+
+
+def test_a_call_in_a_child_ends_at_its_deadline_though_the_server_answers_nothing(database: Database) -> None:
+    """The thread that watches the deadlines is the parent's, and does not exist in the child."""
+    connected, silent = multiprocessing.Event(), multiprocessing.Event()
+    with FaultProxy((LOOPBACK, database.server.port)) as proxy:
+        url = database.server.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        store = database.opened(url)
+        create(store)
+
+        def work() -> object:
+            get(store)
+            connected.set()
+            assert silent.wait(TIMEOUT)
+            return store.get("orders", timeout=0.5)
+
+        child = in_child(work)
+        assert connected.wait(TIMEOUT)
+        proxy.blackhole()
+        silent.set()
+        assert str(child()).startswith("Unconfirmed")
 
 
 def test_a_child_that_is_forked_within_a_call_does_not_end_its_parents_session(database: Database) -> None:
