@@ -204,7 +204,16 @@ class Store(ABC):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """Reserve numbers. `reserve` checks the arguments, and calls this method with them."""
+        """Reserve numbers. `reserve` checks the arguments and calls this method. See `reserve` for the rules.
+
+        Args:
+            tag: Name of the tag.
+            n: How many numbers to reserve, 1..2^63-1. None means the tag's current `step` x `ahead`.
+            purpose: Purpose of the reservation, for the ledger entry.
+            at_least: Highest number that the caller knows to be reserved, 0..2^63-1.
+            exact: If True, raise LimitHit if fewer than n numbers are left.
+            timeout: Longest duration of the call in seconds, above 0.
+        """
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
         """Return unused numbers to the store: all numbers after `used`, up to the end of the last reservation.
