@@ -31,12 +31,7 @@ PART = 1 << 16
 
 
 class CallEntry(NamedTuple):
-    """A recorded call. If it succeeded, it returned the numbers `first` to `last`.
-
-    If it failed, `first` is minus the count of the requested numbers, and `last` is minus the index of the error in
-    ERRORS. If it had an idempotency key, `first` is the key, and `last` is the number that it returned. `began`,
-    `ended`: when the call began and ended, in ns of the monotonic clock.
-    """
+    """A recorded call. The beginning of this file explains the integers."""
 
     first: int
     last: int

@@ -65,14 +65,11 @@ fault = partial(entering, FAULTS)
 
 def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
     """Return the faults with these names; F2 means F2a, F2b and so on. Without names, return all faults."""
-    wanted, answering = {name.strip() for name in names}, {one: {one.name, _family(one.name)} for one in among}
+    wanted = {name.strip() for name in names}
+    answering = {one: {one.name, one.name.rstrip(string.ascii_lowercase)} for one in among}
     for name in wanted.difference(*answering.values()):
         raise ConfigurationError(f"no fault {name!r}; there are {', '.join(one.name for one in answering)}")
     return [one for one, known in answering.items() if not wanted or wanted & known]
-
-
-def _family(name: str) -> str:
-    return name.rstrip(string.ascii_lowercase)
 
 
 def some(world: World) -> Worker:

@@ -220,15 +220,9 @@ class FaultProxy:
     # to the server).
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = self._listening()
+            self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
             self._listener.settimeout(0)
             self._loop.add_reader(self._listener, self._accept, self._listener)
-
-    def _listening(self) -> socket.socket:
-        return socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
-
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.upstream)
 
     def _deafen(self) -> None:
         if self._listener is not None:
@@ -266,7 +260,7 @@ class FaultProxy:
         pumps: list[asyncio.Task[None]] = []
         try:
             reader, link.writer = await asyncio.open_connection(sock=link.client)
-            up_reader, link.up = await self._connected()
+            up_reader, link.up = await asyncio.open_connection(*self.upstream)
             requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
             replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]
@@ -288,7 +282,7 @@ class FaultProxy:
     ) -> None:
         while request := await _read(reader):
             fault = self._fault
-            struck = self._affects(link, request) and fault.strikes(request)
+            struck = fault.strikes(request)
             self.hits += struck
             if struck and fault.left == 0 and fault.then is not None:
                 self._fault = fault.then
@@ -331,9 +325,6 @@ class FaultProxy:
             if link.delay:
                 await asyncio.sleep(link.delay)
             await self._answer(link, writer, reply)
-
-    def _affects(self, link: ProxiedConnection, request: bytes) -> bool:  # noqa: ARG002 - the same as below
-        return True
 
     async def _deliver(
         self,

@@ -122,9 +122,6 @@ def changed(
     return _named(scheme, before, record.tag, keys), counter_limit
 
 
-# ---------------------------------------------------------------------- parts
-
-
 def _check_names(given: Mapping[str, Any]) -> None:
     unknown = sorted(given.keys() - SchemeOptions.__annotations__.keys())
     if unknown:

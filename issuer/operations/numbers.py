@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import date
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from issuer.clock import Deadline, monotonic
@@ -366,8 +365,8 @@ class Issuing(Generic[L]):
         self._series[record.tag] = counted[0], counted[1] + 1
 
     def _issued(self, part: _Part[L], scheme: Scheme, counter: int, *, text: bool) -> Issued:
-        today = self._today(part.record)
         whole = self._config.texts(part.record)
+        today = whole.day(now_ms())
         if not part.combiner.supply.state.counts:
             with named(part.record.tag):
                 return Issued(part.record.tag, counter, whole.text_of(counter, today=today) if text else "")
@@ -377,6 +376,3 @@ class Issuing(Generic[L]):
         with named(part.record.tag):
             shown = whole.text(counter, today=today, shard=part.shard, key=part.restart_key) if text else ""
         return Issued(part.record.tag, value, shown, counter, scheme.period_name(counter), part.shard)
-
-    def _today(self, record: Tag) -> date:
-        return self._config.texts(record).day(now_ms())

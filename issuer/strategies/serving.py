@@ -93,8 +93,6 @@ class StrategyRunner:
             _living.discard(self)
             yield from self._guarded(self.strategy.closing(deadline), deadline)
 
-    # ------------------------------------------------------------------ inside
-
     def _closed_error(self) -> IssuerError:
         return IssuerError(f"tag {self._context.tag!r}: this issuer is closed", tag=self._context.tag)
 

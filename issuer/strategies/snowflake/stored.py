@@ -126,8 +126,6 @@ class Stored(Machines):
         """Forget the reservations in a forked child: the parent uses and returns them."""
         self._held = []
 
-    # ------------------------------------------------------------------ inside
-
     def _record(self, number: int) -> Steps[Tag]:
         """Return the record of a machine number. The first use creates the record."""
         name = _tag(self._namespace, number)
