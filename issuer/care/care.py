@@ -90,7 +90,6 @@ class Care:
         return Outcomes(names, PAGE, ended)
 
     async def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
-        """Verify a tag with its shards or series, or all tags. Return all discrepancies; see Issuer.verify."""
         findings: list[Discrepancy] = []
         async for outcome in await self.verified(tag, timeout):
             if outcome.error is not None:

@@ -161,7 +161,6 @@ class Keeper:
 
     @property
     def walks(self) -> bool:
-        """Whether the next page of the walk is due."""
         return self._on and (self._anew or monotonic() >= self._due)
 
     async def look(self) -> None:

@@ -67,7 +67,6 @@ class CallFile:
         self._at = 0
 
     def note(self, first: int, last: int, began: int, ended: int) -> None:
-        """Record a call that returned the numbers first..last. `began` and `ended` are in ns."""
         if self._at == PART * _CALL.size:
             self._part += 1
             self._open()

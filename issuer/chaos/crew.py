@@ -198,13 +198,11 @@ class Workers:
             self.workers.remove(worker)
 
     def renamed(self, setup: Setup, **changes: object) -> Setup:
-        """Return a copy of the settings `setup` of a worker, with these changes and the name of a new worker."""
         self._replaced += 1
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
 
     def replaced(self, worker: Worker, **changes: object) -> Worker:
-        """End a worker if it still runs, and start its successor, which has these changes. Return the successor."""
         worker.end()
         self.workers.remove(worker)
         successor = Worker(self.renamed(worker.setup, **changes))

@@ -197,7 +197,6 @@ def store_locked(world: World) -> None:
 
 
 def used_up(fields: Any) -> bool:
-    """Return whether a hash has no numbers left. `fields`: the fields of the hash."""
     return bool(fields) and fields["cur"] == fields["max"] and "next_max" not in fields
 
 
@@ -239,7 +238,6 @@ def insisted(world: World, tag: str) -> None:
 
 @fault("F10", "eight `recover` run at once, under load")
 def recovered_at_once(world: World) -> None:
-    """Recover each tag in eight threads at once, then one tag in eight processes at once."""
     one = random.choice(world.counted)  # noqa: S311 - no secret
     with world.fault("F10 eight recover", segments=2 * 2 * 8):
         with ThreadPoolExecutor(8) as pool:

@@ -80,7 +80,6 @@ def allowance(tag: Watched, segments: int, hits: int) -> int:
 
 
 def allowed(tag: Watched, strike: Strike) -> int:
-    """Return the largest gap that one fault (`strike`) may cause in the tag."""
     if tag.order == "strict":
         # A strict tag has no leases and no direct mode: a process holds at most one segment.
         return (strike.segments + strike.hits) * tag.step

@@ -33,13 +33,11 @@ class Screen:
                    f"{click.style(line, fg=hue)}")  # fmt: skip
 
     def write(self, line: str = "") -> None:
-        """Write a line above the bar."""
         self.clear()
         click.echo(line, color=color())
         sys.stdout.flush()
 
     def progress(self, count: int, note: str) -> None:
-        """Update the bar: show `count` as a part of the goal, and then `note`."""
         if not sys.stderr.isatty() or monotonic() - self._drawn_at < REDRAW:
             return
         share = min(1.0, count / self._goal)

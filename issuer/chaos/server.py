@@ -101,7 +101,6 @@ class RedisServer:
         return next(f"{name} {version}" for name, version in known.items() if version)
 
     def replication(self) -> dict[str, Any]:
-        """Return the fields of INFO replication, read over a new connection."""
         with self.client(decode_responses=True) as client:
             return dict(client.info("replication"))
 
@@ -161,7 +160,6 @@ class RedisServer:
         return self.start()
 
     def wipe(self) -> Self:
-        """Send SIGKILL, and restart without data."""
         self.kill()
         (self.directory / "dump.rdb").unlink(missing_ok=True)
         for path in self.directory.glob("appendonly*"):

@@ -108,7 +108,6 @@ POINTS = ("open", "reserve", "load")
 
 
 def trap_file(folder: Path, name: str) -> Path:
-    """Return the path of a worker's trap file. If the file exists, the worker sends itself a signal."""
     return folder / f"trap.{name}"
 
 
@@ -188,7 +187,6 @@ class DrawLoop:
         return random.randint(1, self.job.most)  # noqa: S311 - load needs no secrets
 
     def note(self, numbers: list[int], began: int, ended: int) -> None:
-        """Record the numbers of a call."""
         for first, last in runs(numbers):
             self.record.note(first, last, began, ended)
 

@@ -259,7 +259,6 @@ class World:
         return [tag.name for tag in self.tags if tag.counted]
 
     def halves(self) -> tuple[list[Worker], list[Worker]]:
-        """Return the workers that connect to Redis through the first proxy, and the others."""
         first = self.front_url(0)
         there = [worker for worker in self.crew.workers if worker.setup.redis == first]
         return there, [worker for worker in self.crew.workers if worker not in there]

@@ -63,7 +63,6 @@ json_lines_option = click.option(
 
 
 def check_json(*, as_json: bool, as_lines: bool) -> None:
-    """Raise a usage error if both --json and --json-lines are given."""
     if as_json and as_lines:
         raise click.UsageError(f"give {_AS_JSON} or {_AS_LINES}, not both")
 
@@ -91,7 +90,6 @@ class Warnings(logging.Handler):
         self._held: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a warning. With --json, keep it until the end."""
         if self.as_json:
             self._held.append(record)
         else:

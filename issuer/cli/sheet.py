@@ -138,7 +138,6 @@ def _marked(seen: Inspection, state: RedisState) -> str:
 
 
 def rounded(per_second: float) -> str:
-    """Return a rate as text, without its unit."""
     return f"{per_second:.2g}" if per_second < 10 else f"{per_second:,.0f}"  # noqa: PLR2004 - one digit
 
 

@@ -332,7 +332,6 @@ def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bo
 
 
 def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
-    """Change settings of a tag, see Issuer.configure."""
     check_tag(tag)
     key = config.hash_key(tag)
     last = None if asked.get("limit") is None else limits.number(asked.get("limit"))

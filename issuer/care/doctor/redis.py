@@ -81,7 +81,6 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
 
 @_each
 def node(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - every check has it
-    """Check whether the fence may read the id of a node of a Cluster. Other servers need no id."""
     if isinstance(server.node_error, FenceError):
         yield Check("redis-node", server.name).weak(
             f"CLUSTER MYID is denied: {server.node_error}",
@@ -129,7 +128,6 @@ def reports(facts: Facts) -> Iterator[Finding]:
 
 @_each
 def kind(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether the server is Redis 6.2 or newer, or Valkey."""
     what, trouble = _what_it_is(info, server.settings.get("active-replica"))
     if trouble:
         yield Check("redis-kind", server.name).weak(

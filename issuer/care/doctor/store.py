@@ -151,7 +151,6 @@ SERVICES = {
 
 
 def regions(facts: Facts) -> Iterator[Finding]:
-    """Check whether the store is a service in which another region could reserve the same range."""
     seen = facts.store_facts
     if seen is not None and seen.service in SERVICES:
         name, why, remedy = SERVICES[seen.service]
@@ -175,7 +174,6 @@ def durability(facts: Facts) -> Iterator[Finding]:
 
 
 def settings(facts: Facts) -> Iterator[Finding]:
-    """Check what the store reports about its server: whether reservations succeed, and confirmed commits last."""
     seen = facts.store_facts.settings if facts.store_facts is not None else ()
     check = Check("store-settings", facts.store)
     for each in seen:
@@ -187,7 +185,6 @@ def settings(facts: Facts) -> Iterator[Finding]:
 
 
 def shared(facts: Facts) -> Iterator[Finding]:
-    """Check whether another program draws from the table of the store."""
     seen = None if facts.store_facts is None else facts.store_facts.sharing
     if seen is None:
         return

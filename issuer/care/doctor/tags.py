@@ -58,7 +58,6 @@ def halted(facts: Facts) -> Iterator[Finding]:
 
 
 def blanks(facts: Facts) -> Iterator[Finding]:
-    """Check whether a tag's name begins or ends with blanks, which older versions allowed."""
     for record in facts.records:
         bare = record.tag.strip()
         if not has_blanks(record.tag):
@@ -191,7 +190,6 @@ def lease(facts: Facts) -> Iterator[Finding]:
 
 
 def verified(facts: Facts) -> Iterator[Finding]:
-    """Report what `verify` reports: one finding for all discrepancies of a tag that have the same consequence."""
     for found in [*(tag.found for tag in facts.tags), *([each] for each in facts.damaged)]:
         same: dict[str, list[Discrepancy]] = {}
         for each in found:

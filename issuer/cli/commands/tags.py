@@ -183,7 +183,6 @@ def _rows(found: list[Tag], parts: Mapping[str, int], seen: Mapping[str, Inspect
 
 
 def _usage(seen: Inspection | None) -> tuple[str, str, str]:
-    """Return the rate, the runway and the waste of a tag as texts, "" if unknown."""
     if seen is None:
         return "", "", ""
     rate = "" if seen.rate is None else rounded(seen.rate)

@@ -117,7 +117,6 @@ class Properties:
         return f"{found.st_dev}:{found.st_ino}"
 
     def unlock(self) -> None:
-        """Release the lock. The file stays."""
         handle, self._lock = self._lock, None
         if handle is not None:
             os.close(handle)

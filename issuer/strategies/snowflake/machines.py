@@ -67,7 +67,6 @@ class Clock:
     elapsed: Callable[[], float] = _elapsed
 
     def ms(self) -> int:
-        """Return the wall clock, in ms since 1970."""
         return self.wall() // 1_000_000
 
 

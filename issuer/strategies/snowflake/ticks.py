@@ -60,7 +60,6 @@ class Ticks:
         return next(self._moment[2])
 
     def take(self, n: int) -> list[int]:
-        """Return up to n numbers of the current millisecond."""
         begin, end, left = self._moment
         if not begin <= self._now() < end:
             if self.turn():
