@@ -1,8 +1,9 @@
-"""A keeper learns from Redis which tags need a segment, for callers that only draw."""
+"""In the background a keeper loads segments of which Redis reports, and old ledger entries are deleted."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,15 +12,20 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.care import keeper
+from issuer.care import keeper, pruning
 from issuer.clock import monotonic
 from issuer.drivers import channel
 from issuer.drivers.topology import Address
+from issuer.engine import scheduler
 from issuer.engine.scheduler import Scheduler
 from issuer.gateway.commands import script
 from issuer.gateway.keys import redis_key
+from issuer_persistence import pruning as pages
+from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.ledger import LEDGER_KEPT, Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Tag
+from issuer_persistence.pruning import Pruned
+from issuer_persistence.records import Tag, TagSettings, now_ms
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS
@@ -28,8 +34,6 @@ from tests.servers.cluster import ClusterServers
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
-
-pytestmark = pytest.mark.live
 
 #: A keeper's walk comes only after ten minutes, so what comes within this time was reported.
 SOON = 60.0
@@ -337,3 +341,50 @@ def test_a_keeper_tells_of_tags_whose_hash_another_store_has_prepared(
         ids.keep()
         ids.tick()
         assert "belongs to another store" in caplog.text
+
+
+# ---------------------------------------------------------------------------------------------- pruning
+
+
+ENTRIES = 9
+
+
+class Failing(MemoryStore):
+    """A store in which nothing can be deleted."""
+
+    def prune(self, *, before: int, timeout: float) -> Pruned:
+        raise Unconfirmed(f"no entry from before {before} was deleted within {timeout:g} s")
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page for each sweep, and sweeps that follow each other."""
+    monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.05)
+    monkeypatch.setattr(pruning, "SHARE", 0.0)
+    monkeypatch.setattr(pages, "PAGE", 3)
+
+
+@pytest.mark.usefixtures("often")
+def test_it_goes_on_with_each_sweep_until_nothing_is_left(connect: Connect) -> None:
+    store = MemoryStore()
+    store.create("a", TagSettings(step=1, order="trend"), timeout=10)
+    for _ in range(ENTRIES):
+        store.reserve("a", None, purpose=Purpose("test"), timeout=10)
+    long_ago = now_ms() - LEDGER_KEPT - 1
+    store._ledger = {name: replace(entry, time=long_ago) for name, entry in store._ledger.items()}
+    with connect(redis="none", store=store) as ids:
+        assert ids.next("a") == ENTRIES + 1
+
+        def old() -> int:
+            return sum(each.time == long_ago for each in store.snapshot().ledger.values())
+
+        assert until(lambda: old() == 0, 60)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_failure_is_a_warning(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    with connect(redis="none", store=Failing()) as ids:
+        ids.create("a", step=1)
+        assert ids.next("a") == 1
+        assert until(lambda: "old ledger entries could not be deleted" in caplog.text, 60)
+    assert {each.levelname for each in caplog.records if "deleted" in each.message} == {"WARNING"}

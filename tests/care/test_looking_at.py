@@ -1,18 +1,25 @@
-"""Pages of the ledger, readiness, and whether numbers have texts: what an edge looks at, in both colours."""
+"""What is shown of a tag: ledger pages, readiness, texts, `who`, `halt`, and what `inspect` tells."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import issuer
 import issuer_persistence.errors
+from issuer.care import verification
+from issuer_persistence.contract import Store
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.memory import MemoryStore
-from tests.colours import BOTH, Connect
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import TagSettings
+from tests.colours import Connect
+from tests.core.test_extension import SlowStore, buffers
 from tests.schemes import Make
 from tests.servers.redis import RedisServer
-
-pytestmark = BOTH
+from tests.stores.benches import TIMEOUT
+from tests.waiting import until
 
 
 def test_pages_of_the_ledger_show_each_segment_once_in_either_order(make: Make) -> None:
@@ -133,3 +140,126 @@ def test_a_redis_that_is_away_or_no_master_is_told(start_redis: Callable[..., Re
         found = ids.ready(timeout=1)
         assert isinstance(found.redis, issuer.RedisUnavailable)
         assert not found
+
+
+#: Each colour and each store once: what a store answers is shown in tests/stores.
+COLOUR_AND_STORE = pytest.mark.parametrize(
+    ("connect", "store_url"), [("blocking", "mongodb"), ("asyncio", "sqlite")], indirect=True
+)
+
+
+@pytest.fixture
+def shared(store_url: str) -> Iterator[Store]:
+    found = open_store(store_url)
+    yield found
+    found.close()
+
+
+@COLOUR_AND_STORE
+def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
+    connect: Connect, shared: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "NEAR", 3)
+    shared.create("a", TagSettings(step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
+
+    def reserve(n: int) -> Reservation:
+        return shared.reserve("a", n, purpose=Purpose("test"), timeout=TIMEOUT)
+
+    first = reserve(100)
+    for _ in range(5):
+        # Empty ones at 300, 200 and 100: handed back, newest first, while `max` follows.
+        held = [reserve(100), reserve(100)]
+        assert shared.hand_back(held, 0, timeout=TIMEOUT)
+    wide = reserve(1000)
+    reserve(5)
+    with connect(redis="none", store=shared, scheduler=None) as ids:
+        for number, entry in ((1, first), (100, first), (101, wide), (250, wide), (1100, wide)):
+            found = ids.who("a", number)
+            assert [each.id for each in found.entries] == [entry.entry]
+        assert ids.who("a", 1106).entries == []
+        assert ids.who("a", 101).below == ids.who("a", 1).entries[0]
+        with pytest.raises(issuer.InvalidArgument):
+            ids.who("a", 0)
+        with pytest.raises(issuer.UnknownTag):
+            ids.who("b", 1)
+
+
+# ------------------------------------------------------------------------------------------------ halt
+
+
+@COLOUR_AND_STORE
+def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect, redis_url: str, shared: Store) -> None:
+    with (
+        connect(redis=redis_url, store=shared, scheduler=None) as ids,
+        connect(redis=redis_url, store=shared, scheduler=None) as other,
+    ):
+        ids.create("a", step=10)
+        numbers = ids.take("a", 4) + other.take("a", 1)
+        in_redis = ids.inspect("a").remaining
+        assert in_redis is not None
+        for _ in range(2):
+            ids.halt("a")
+        assert ids.inspect("a").store.halted
+        numbers += [number for _ in range(in_redis) for number in other.take("a", 1)]
+        assert numbers == list(range(1, 6 + in_redis))
+        for one in (ids, other):
+            with pytest.raises(issuer.StoreBehind, match=r"halted at max .* by `halt`.*recover\('a'\)") as error:
+                one.next("a")
+            assert error.value.taken is None
+        assert ids.verify("a") == []
+        assert ids.recover("a")[0].gap == 0
+        assert other.next("a") == 6 + in_redis
+        with pytest.raises(issuer.UnknownTag):
+            ids.halt("b")
+
+
+# ------------------------------------------------------------------------------------------------ inspect
+
+
+@COLOUR_AND_STORE
+def test_waste_is_what_no_entry_holds(connect: Connect, shared: Store) -> None:
+    shared.create("a", TagSettings(above=50, step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
+    with connect(redis="none", store=shared, scheduler=None) as ids:
+        assert ids.inspect("a").waste is None
+        one = shared.reserve("a", 100, purpose=Purpose("test"), timeout=TIMEOUT)
+        before = ids.inspect("a")
+        assert before.waste is not None
+        assert (before.waste.numbers, before.waste.of) == (0, 100)
+        assert before.last_extension == before.waste.since
+        two = shared.reserve("a", 100, purpose=Purpose("test"), timeout=TIMEOUT)
+        assert not shared.hand_back([one], 90, timeout=TIMEOUT)
+        assert shared.hand_back([two], 200, timeout=TIMEOUT)
+        ids.configure("a", above=1000)
+        seen = ids.inspect("a").waste
+        assert seen is not None
+        # 91..150 came back too late, 151..200 were used, 201..1000 were skipped.
+        assert (seen.numbers, seen.of) == (60 + 800, 950)
+        ids.reserve("a", 5)
+        later = ids.inspect("a")
+        assert later.waste is not None
+        assert (later.waste.numbers, later.waste.of) == (860, 955)
+        assert later.last_extension is not None
+        assert later.last_extension >= before.last_extension
+
+
+@pytest.mark.covers("1.18")
+def test_step_buffers_last_change_and_waiting_callers_can_be_looked_at_while_it_runs(
+    connect: Connect, redis_url: str
+) -> None:
+    store = SlowStore()
+    with connect(redis=redis_url, store=store) as ids:
+        ids.create("a", step=100)
+        numbers = ids.take("a", 50)
+        until(lambda: buffers(ids) == (50, 100, 200), 60)
+        seen = ids.inspect("a")
+        assert (seen.store.step, seen.waiting) == (100, 0)
+        assert seen.store.created <= seen.store.timestamp
+        store.gate.clear()
+        numbers += ids.take("a", 150)
+        with ThreadPoolExecutor(5) as pool:
+            drawing = [pool.submit(ids.next, "a") for _ in range(5)]
+            until(lambda: ids.inspect("a").waiting == len(drawing), 60)
+            store.gate.set()
+            numbers += [each.result() for each in drawing]
+        assert ids.inspect("a").waiting == 0
+        assert sorted(numbers) == list(range(1, 206))

@@ -1,8 +1,10 @@
-"""`verify`, `recover` and `tags` of all tags at once find and do what they find and do for each tag alone."""
+"""`verify`, `recover`, `tags` of all tags do for each what they do for it alone, also beside a damaged record."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 import redis
 
+import issuer
 from issuer import IssuerError, RedisUnavailable
-from issuer.care import care
+from issuer.care import care, keeper
 from issuer.drivers.topology import Exchange
 from issuer.drivers.wire import RoundTrips
 from issuer.gateway.keys import redis_key
@@ -22,15 +25,20 @@ from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.records import Tag, TagSettings
-from issuer_persistence.sqlite.store import SQLiteStore
+from issuer_persistence.sqlite import SQLiteStore
 from tests.colours import Connect
+from tests.deadlines import ENDLESS
+from tests.schemes import Make
 from tests.servers.cluster import ClusterServers
 from tests.stores.benches import TIMEOUT
 from tests.stores.conftest import mongo_bench_at
 from tests.stores.heard import Heard
+from tests.waiting import until
 
 #: Three pages and a half.
 TAGS = [f"t{number:03}" for number in range(70)]
+
+
 PAGE = 20
 
 
@@ -173,3 +181,97 @@ def test_in_a_cluster_a_master_that_is_away_costs_only_its_own_tags(
         assert 0 < len(failed) < len(found)
         assert all(isinstance(found[tag].error, RedisUnavailable) for tag in failed)
         assert all(each.error is None for each in _all(ids, "recovered", dry_run=False).values())
+
+
+# ---------------------------------------------------------------------------------------------- a damaged record
+
+
+BESIDE = ("a", "orders", "z")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ids.db"
+
+
+@pytest.fixture
+def make_live(connect: Connect, redis_url: str, path: Path) -> Make:
+    """Make issuers on a store with three tags, with 1..10 issued of each. The record of `orders` is damaged."""
+
+    def made(**more: object) -> issuer.Issuer:
+        return connect(redis=redis_url, store=SQLiteStore(path), **{**ENDLESS, **more})
+
+    with made() as ids:
+        for tag in BESIDE:
+            ids.create(tag, step=100, order="strict")
+            assert ids.take(tag, 10) == list(range(1, 11))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute("UPDATE tags SET step = 0 WHERE tag = 'orders'")
+    return made
+
+
+@pytest.mark.live
+def test_it_is_a_finding_of_verify_and_of_the_doctor_and_the_others_are_sound(make_live: Make) -> None:
+    with make_live(scheduler=None) as ids:
+        [found] = ids.verify()
+        assert (found.tag, found.kind) == ("orders", "damaged record")
+        assert "step" in found.problem
+        seen = {each.check: each for each in ids.doctor()}
+        assert seen["tag-damaged-record"].subject == "tag orders"
+        assert seen["tag-damaged-record"].level == "weak"
+        assert seen["tags-looked-at"].what == "all tags were examined: 3"
+
+
+@pytest.mark.live
+def test_the_server_is_ready_and_the_other_tags_are_recovered(make_live: Make) -> None:
+    with make_live(scheduler=None) as ids:
+        assert ids.ready().store is None
+        with pytest.raises(issuer.CorruptState, match=r"'orders'.*step"):
+            ids.tags()
+        with pytest.raises(issuer.CorruptState, match=r"'orders'.*step"):
+            ids.recover(None)
+        for tag in ("a", "z"):
+            assert ids.next(tag) == 101  # above all that was reserved
+
+
+@pytest.mark.live
+def test_a_keeper_loads_segments_of_the_others(make_live: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "PAGE", 2)
+    with make_live(scheduler=None) as ids, make_live() as kept:
+        for tag in ("a", "z"):
+            ids.take(tag, 85)
+        kept.keep()
+        until(lambda: all(ids.inspect(tag).store.max == 200 for tag in ("a", "z")), 60, "both have a next segment")
+
+
+@pytest.mark.live
+def test_a_damaged_part_is_told_when_its_tag_is_recovered_and_no_other_one(make_live: Make, path: Path) -> None:
+    with make_live(scheduler=None) as ids:
+        for tag in ("bills", "notes"):
+            ids.create(tag, keyed=True, step=100)
+            for part in ("x", "w", "z"):
+                ids.issue(tag, restart_key=part)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            database.execute("UPDATE tags SET step = 0 WHERE tag = 'bills#x'")
+            database.execute("UPDATE tags SET max = 0 WHERE tag = 'bills#z'")
+        with pytest.raises(issuer.CorruptState, match="bills#x"):
+            ids.recover("bills")
+        for part in ("w", "z"):  # those before and after it were recovered
+            assert ids.issue("bills", restart_key=part).value == 101
+        with pytest.raises(issuer.CorruptState, match="bills#x"):
+            ids.halt("bills")
+        assert [ids.inspect(f"bills#{part}").store.halted for part in ("w", "z")] == [True, True]
+        ids.recover("bills#w")
+        ids.recover("bills#z")
+        assert ids.issue("bills", restart_key="y").value == 1
+        assert [each.tag for each in ids.recover("notes")] == ["notes", "notes#w", "notes#x", "notes#z"]
+
+
+@pytest.mark.live
+def test_machine_numbers_in_the_store_are_listed_beside_it(make_live: Make) -> None:
+    with make_live(scheduler=None) as ids:
+        ids.create("snow", strategy="snowflake", options={"machine": "store"})
+        assert ids.next("snow")
+        assert len(ids.machines("snow").used) == 1

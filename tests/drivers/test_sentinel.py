@@ -5,6 +5,7 @@ The Sentinels make another master when they are told to. That they do so by them
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from issuer.drivers.topology import Sentinels
 from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
-from tests.deadlines import ENDLESS, refused
+from tests.deadlines import ENDLESS, GRACE, refused
 from tests.drawers import Drawers, assert_sound
 from tests.schemes import Make
 from tests.servers.redis import RedisServer
@@ -23,7 +24,10 @@ from tests.servers.sentinel import Sentinel, SentinelServers
 from tests.waiting import until
 
 StartSentinels = Callable[..., SentinelServers]
+
+
 Trouble = Callable[[RedisServer], None]
+
 
 #: A call waits so long at most: longer than any failover takes.
 DEADLINE = 60.0
@@ -303,3 +307,46 @@ class TestSentinelsInTrouble:
             with master.client() as client:
                 client.client_kill_filter(_type="normal", skipme=True)
             assert_increasing([1, *ids.take("a", 50)])
+
+
+# ------------------------------------------------------------ a failover of which no Sentinel tells
+
+
+StartRedis = Callable[..., RedisServer]
+
+
+def draws(server: RedisServer) -> int:
+    with server.client() as client:
+        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_strict_callers_wait_until_it_is_a_master_again_or_their_deadline_comes(
+    connect: Connect, start_redis: StartRedis
+) -> None:
+    old, new = start_redis(), start_redis()
+    with connect(redis=old.url, store="memory://", **ENDLESS) as ids, ThreadPoolExecutor(1) as pool:
+        ids.create("a", step=100)
+        numbers = ids.take("a", 20)
+        old.replicaof(new)
+        # The time may be over before anybody was asked.
+        until(lambda: "no longer a master" in str(refused(ids, "a", 0.5)), 60, "it is told why")
+        before = draws(old)
+        call = pool.submit(ids.next, "a")
+        until(lambda: draws(old) > before + 1, timeout=60, message="it has been refused, and asks again")
+        old.promote()
+        numbers += [call.result(60), *ids.take("a", 150)]
+    assert_increasing(numbers)
+
+
+@pytest.mark.colours("asyncio")
+def test_a_server_that_never_was_the_master_is_a_mistake_and_told_at_once(
+    connect: Connect, start_redis: StartRedis
+) -> None:
+    new = start_redis()
+    new.replicaof(start_redis())
+    with connect(redis=new.url, store="memory://", **ENDLESS) as ids:
+        ids.create("a", step=100)
+        began = time.monotonic()
+        with pytest.raises(issuer.FenceError, match="configure the address of the master"):
+            ids.next("a")
+        assert time.monotonic() - began < GRACE

@@ -1,6 +1,6 @@
 """Forks as C code does, without a word to Python, after everything was used; each process prints what it draws.
 
-python c_fork_app.py REDIS STORE KIND CHILDREN EACH; KIND: strict, leased, direct, snowflake, stream, tasks
+python -m tests.engine.c_fork_app REDIS STORE KIND CHILDREN EACH; KIND: strict, leased, direct, snowflake, stream, tasks
 """
 
 import asyncio

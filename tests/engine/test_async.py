@@ -19,8 +19,6 @@ from tests.servers.fake import FencedFakeServer
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually, run
 
-pytestmark = pytest.mark.usefixtures("unhurried")
-
 # ---------------------------------------------------------------------------------------------- the same as Issuer's
 
 

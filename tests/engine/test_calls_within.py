@@ -21,7 +21,7 @@ from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.servers.redis import RedisServer
 
-pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.live]
+pytestmark = pytest.mark.live
 
 #: Draws in several threads, and wherever the garbage collector runs in one of them, or in the issuer's own.
 PROGRAM = """

@@ -14,8 +14,6 @@ from issuer import AsyncIssuer, ConfigurationError, Issuer, IssuerError, Unknown
 from issuer.defaults import EarlierDefault
 from tests.forks import in_child
 
-pytestmark = pytest.mark.usefixtures("unhurried")
-
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:

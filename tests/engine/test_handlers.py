@@ -19,7 +19,7 @@ from issuer_persistence.memory import MemoryStore
 from tests.seeds import chosen as seed
 from tests.servers.redis import RedisServer
 
-pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.live]
+pytestmark = pytest.mark.live
 
 
 class SoftLimit(Exception):

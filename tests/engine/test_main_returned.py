@@ -1,6 +1,8 @@
 """The main thread has returned, and the program's other threads draw on: bots, web servers in a thread."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ import pytest
 import issuer
 from tests.servers.redis import RedisServer
 
-pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.live]
+pytestmark = pytest.mark.live
 
 #: Begins a thread that draws once the main one has returned, and tells what it sees, line by line.
 PROGRAM = """
@@ -88,6 +90,7 @@ threading.Thread(target=drawing, daemon=daemon == "daemon").start()
 threading.Thread(target=ended.wait).start()
 """
 
+
 Lines = Iterator[dict[str, Any]]
 
 
@@ -149,3 +152,50 @@ def test_an_issuer_of_an_event_loop_finds_its_redis_and_closes_its_store(
     url = request.getfixturevalue("start_tls")().url if tls else server.url
     with running("closing", url.replace("127.0.0.1", "localhost"), store) as told:
         assert list(told) == [{"numbers": list(range(1, 31)), "open": []}]
+
+
+AFTER_MAIN = """
+import threading, issuer
+ids = issuer.connect(redis="none", store="memory://", timeout=40)
+ids.create("a", step=10)
+ids.next("a")
+def work():
+    threading.main_thread().join()
+    print(ids.take("a", 60)[-1])
+threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.live
+def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "61\n", done.stderr
+
+
+TO_THE_END = """
+import logging, issuer
+from issuer.engine import blocking
+blocking.CLOSING = 60  # a machine that stands still keeps it from handing back
+for _ in range({count}):
+    n = issuer.next("a")
+print(n)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("count", [200, 1200])  # the mark of its first segment is at 200
+def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int) -> None:
+    patience = {name: os.environ[name] for name in ("ISSUER_TIMEOUT", "ISSUER_STORE_TIMEOUT")}
+    home = {name: str(tmp_path) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    for last in (count, count + 1):  # the first number of the second says what the first one handed back
+        done = subprocess.run(
+            [sys.executable, "-c", TO_THE_END.format(count=count if last == count else 1)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+            env={"PATH": os.environ["PATH"], **home, **patience},
+            cwd=tmp_path,
+        )
+        assert done.stdout == f"{last}\n"
+        assert re.fullmatch("no Redis and no store are configured, .*\n", done.stderr)

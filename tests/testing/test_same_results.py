@@ -17,7 +17,7 @@ from issuer import Issuer
 from issuer.testing import Double
 from tests.colours import Connect
 from tests.days import VIENNA
-from tests.engine.test_face import direct, ids  # noqa: F401 - fixtures
+from tests.engine.conftest import direct, ids  # noqa: F401 - fixtures
 from tests.schemes import KEYS, Make
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 CORE = ("create_many", "exist_ok", "limits", "period_changes", "steps_of_tags")
 MODULES = [
     import_module(f"tests.{room}.test_{name}")
-    for room, names in {"core": CORE, "engine": ("bad_values", "face"), "numbers": ("scheme_draws",)}.items()
+    for room, names in {"core": CORE, "engine": ("calls", "refusals"), "numbers": ("scheme_draws",)}.items()
     for name in names
 ]
 FIXTURES = {"at", "caplog", "connect", "direct", "ids", "make"}

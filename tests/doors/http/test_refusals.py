@@ -21,7 +21,7 @@ from issuer.views import view
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from tests.doors.http.doors import Answer, open_door
-from tests.engine.test_views import ERRORS
+from tests.engine.test_errors import ERRORS
 
 SECRET = "hunter2-of-the-store"
 NEXT = "/v1/tags/a/next"

@@ -9,7 +9,7 @@ from issuer.core.steps import Steps
 from issuer.core.supply import extend as core
 from issuer.core.supply.extend import Extension
 from tests.lua.hashes import Change, mutated
-from tests.lua.test_faults import FENCE, NOTMASTER
+from tests.lua.test_fence import FENCE, NOTMASTER
 from tests.proofs.model.extension import ExtensionWalk
 from tests.proofs.model.store_walk import DisagreementError
 from tests.proofs.model.walk import Walk

@@ -36,7 +36,7 @@ def search(machine: type[IssuerMachine], orders: int = ORDERS, *, seed: int = 5)
 
 
 class Verified(IssuerMachine):
-    """Between two events `verify` is run. What it does find is in tests/care/test_verification_faults.py."""
+    """Between two events `verify` is run. What it does find is in tests/care/test_verification.py."""
 
     @invariant()
     def nothing_is_found(self) -> None:
@@ -124,7 +124,7 @@ def hunt(machine: type[IssuerMachine]) -> None:
 
 
 # Each harm that the promise names, found once. The other guards need a certain order of rare events: tests/lua,
-# tests/engine/test_fork.py and tests/stores play those.
+# tests/engine/test_forks.py and tests/stores play those.
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("machine", "guard", "harm"),

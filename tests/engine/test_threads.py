@@ -1,9 +1,8 @@
-"""Coroutines that a thread runs to their end: no interrupt, fork or event loop of the thread disturbs them."""
+"""Coroutines that a thread runs to their end: no interrupt and no event loop of the thread disturbs them."""
 
 import asyncio
 import gc
 import itertools
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -104,38 +103,3 @@ def test_the_event_loop_of_the_thread_gets_no_part_of_a_blocking_call(ids: Issue
 
     asyncio.run(main())
     assert generators == []
-
-
-FORK = """
-import os, sys, threading
-import issuer
-from issuer_persistence.memory import MemoryStore
-
-begun, go_on = threading.Event(), threading.Event()
-
-class Hanging(MemoryStore):
-    def tags(self, *args, **options):
-        begun.set()
-        go_on.wait()
-        return super().tags(*args, **options)
-
-ids = issuer.connect(redis="none", store=Hanging(), timeout=60, store_timeout=60)
-ids.create("a")
-thread = threading.Thread(target=ids.tags)
-thread.start()
-begun.wait()
-child = os.fork()
-if child == 0:
-    sys.exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-go_on.set()
-thread.join()
-"""
-
-
-def test_a_child_that_inherits_a_call_of_another_thread_says_nothing_of_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", FORK], capture_output=True, text=True, check=False, timeout=240
-    )
-    assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
-    assert done.stderr == ""

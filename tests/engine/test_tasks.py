@@ -1,4 +1,4 @@
-"""An AsyncIssuer whose Redis or store is slow or away, and tasks cancelled in mid-flight: what is about its loop."""
+"""Tasks of an event loop whose Redis or store is slow or away, and tasks that are cancelled in mid-flight."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from tests.seeds import seeded
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually, run
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
+pytestmark = pytest.mark.live
 
 
 class Moody(MemoryStore):

@@ -1,34 +1,27 @@
-"""AsyncIssuer and the loops it lives in: one after the other, several at once, ended with calls pending, forked."""
+"""Event loops: one after the other, several at once, ended with calls pending; uvloop's, and gevent's."""
 
 import asyncio
-import gc
+import json
+import secrets
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
+import uvloop
 
 import issuer
-from issuer.core.supply import fetcher
-from issuer.drivers.aio.link import AsyncLink
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import covering
-from tests.forks import in_child
+from tests.engine.late_gevent_app import TAGS
+from tests.servers.redis import RedisServer
 from tests.waiting import run
-
-# CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-    pytest.mark.usefixtures("patient"),
-]
 
 
 async def drawn(ids: issuer.AsyncIssuer, tag: str, count: int) -> list[int]:
@@ -224,52 +217,77 @@ def test_a_change_of_the_loop_that_is_interrupted_is_made_again(monkeypatch: pyt
     run(ids.close())
 
 
-# ---------------------------------------------------------------------------------------------- fork
+# -------------------------------------------------------------------------------- loops that are not Python's own
 
 
-def collected() -> str:
-    warnings.simplefilter("ignore")  # in the child, and only there
-    gc.collect()
-    return "collected"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.covers("U.14")
-def test_a_fork_costs_the_parents_loop_none_of_its_connections(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that collects them cuts its parent off: a connection is dropped when its reply is overdue."""
-    dropped: list[AsyncLink] = []
-    drop = AsyncLink.drop
+TASKS, EACH = 50, 100
 
-    def counted(link: AsyncLink) -> None:
-        dropped.append(link)
-        drop(link)
+
+def told(app: str, *words: str) -> Any:
+    """Run a program of this folder, and return what it says, which is JSON."""
+    ended = subprocess.run(
+        [sys.executable, "-m", f"tests.engine.{app}", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=ROOT,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_greenlets_draw_and_a_server_that_stands_still_holds_up_only_who_asks_it(server: RedisServer) -> None:
+    found = told("gevent_app", server.url, str(server.pid))
+    assert sorted(found["strict"]) == list(range(1, TASKS * EACH + 1))
+    assert len(found["trend"]) == len(set(found["trend"])) == TASKS * EACH
+    assert found["refused"] == ["RedisUnavailable"] * 2
+    assert found["waiting"]
+    later = found["later"]
+    assert len(set(later)) == len(later) == TASKS * EACH + 1
+    assert min(later) > max(found["strict"])
+
+
+@covering("store, lease", [("SQLite", 20), ("MongoDB", 0)], ["SQLite", "MongoDB"], [0, 20])
+def test_a_fork_that_gevent_patches_afterwards_stops_no_greenlet(
+    store: str, lease: int, server: RedisServer, mongo_url: str, tmp_path: Path
+) -> None:
+    urls = {"SQLite": f"sqlite:///{tmp_path / 'a.db'}", "MongoDB": f"{mongo_url}/late_{secrets.token_hex(4)}"}
+    with issuer.connect(redis=server.url, store=urls[store]) as ids:
+        for tag in TAGS:
+            ids.create(tag, order="trend" if lease else "strict", step=300)
+    for numbers in told("late_gevent_app", server.url, urls[store], str(lease)).values():
+        assert len(numbers) == len(set(numbers)) == 510
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_uvloop_serves_tasks_and_a_server_that_stands_still_costs_no_more_than_the_deadline(
+    server: RedisServer,
+) -> None:
+    async def drawn(ids: issuer.AsyncIssuer, tag: str) -> list[int]:
+        async def caller() -> list[int]:
+            return [await ids.next(tag) for _ in range(EACH)]
+
+        return [number for numbers in await asyncio.gather(*(caller() for _ in range(TASKS))) for number in numbers]
 
     async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store="memory://", timeout=50, redis_timeout=50) as ids:
-            await ids.create("a", step=100_000)
-            await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
-            assert in_child(collected)() == "collected"
-            with monkeypatch.context() as counting:
-                counting.setattr(AsyncLink, "drop", counted)
-                await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
+        async with issuer.aconnect(redis=server.url, store=MemoryStore(), lease=20) as ids:
+            await ids.create("strict", step=1000)
+            await ids.create("trend", step=1000, order="trend")
+            assert sorted(await drawn(ids, "strict")) == list(range(1, TASKS * EACH + 1))
+            assert not repeats(await drawn(ids, "trend"))
+            server.pause()
+            patient = asyncio.ensure_future(ids.next("strict"))
+            for deadline in (0, 0.3):
+                with pytest.raises(issuer.RedisUnavailable):
+                    await ids.next("strict", timeout=deadline)
+            assert not patient.done()
+            server.resume()
+            later = [await patient, *await drawn(ids, "strict")]
+            assert not repeats(later)
+            assert min(later) > TASKS * EACH
 
-    run(main(), 60)
-    assert dropped == []
-
-
-@pytest.mark.live
-def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of six segments
-
-    async def main() -> None:
-        theirs = AsyncIOScheduler(timezone="UTC")
-        theirs.start()
-        ids = issuer.aconnect(redis="none", store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs)
-        async with ids:
-            await ids.create("a", step=5)
-            assert await ids.next("a") == 1
-            answer = await asyncio.to_thread(in_child(lambda: run(ids.take("a", 30, timeout=40), 50)))
-            assert isinstance(answer, list), answer
-            assert len(answer) == 30
-        theirs.shutdown()
-
-    run(main(), 60)
+    uvloop.run(main())

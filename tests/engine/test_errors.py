@@ -1,26 +1,46 @@
-"""Records and errors as JSON shows them; errors in the words of the edge that shows them."""
+"""Records and errors as JSON shows them, errors in the words of the edge that shows them, and what is kept of them."""
 
 import dataclasses
+import gc
 import json
 import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
+from typing import Any
 
 import pytest
+import redis
 
 import issuer
 from issuer import values
 from issuer.advice import ADVICE, command_line, http, python
 from issuer.errors import IssuerError
 from issuer.views import message_of, view
-from issuer_persistence.errors import Corrupt
+from issuer_persistence.errors import Corrupt, StoreError, Unconfirmed
+from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import fresh_version
+from tests.doors.http.doors import Door, through
 
 TAG = values.Tag(tag="orders", max=9, step=5, created=1, timestamp=2, version=fresh_version())
+
+
 ENTRY = values.LedgerEntry(tag="orders", low=0, high=5, reason="extend")
+
+
 SNOWFLAKE = {"strategy": "snowflake", "options": {"epoch": 0}}
+
+
 STATE = values.StoreState(**{each.name: getattr(TAG, each.name) for each in dataclasses.fields(values.StoreState)})
+
+
 SEEN = values.Inspection("orders", STATE, None, "strict", 99, None, "", None, None, None)
+
+
 NUMBERS = values.MachineNumbers([values.MachineNumber(3, "", None, 5, 0)], 1024)
+
+
 RECORDS = [
     TAG,
     dataclasses.replace(TAG, scheme=SNOWFLAKE),
@@ -42,8 +62,14 @@ RECORDS = [
     values.Discrepancy("orders", "overlap", "1..5 were reserved twice", (1, 5), (ENTRY, ENTRY)),
     values.Discrepancy("orders", "Redis not looked at", "away", values={"key": "issuer:{orders}"}),
 ]
+
+
 BEHIND = "the store is behind: tag 'orders' has max 5, but 9 is taken"
+
+
 AWKWARD = {"by": {1: [2**70, float("inf"), b"x", range(2)]}, "day": date(2026, 1, 1)}
+
+
 ERRORS = [
     issuer.IssuerError("closed"),
     issuer.ConfigurationError("no"),
@@ -165,3 +191,97 @@ def test_an_advice_of_its_own_takes_the_place_of_the_codes() -> None:
     assert "`issuer --redis none recover orders --at-least N` raises" in away.told(command_line)
     assert "`issuer --redis none recover orders --at-least N` raises" in away.told(http), "no client can do it"
     assert {name.partition(".")[0] for name in ADVICE} <= {error.code for error in ERRORS}
+
+
+def test_errors_survive_pickling() -> None:
+    for error in (
+        issuer.UnknownTag("a"),
+        issuer.LimitReached("a", limit=7, value=6),
+        issuer.StoreBehind("a", max=5, taken=9),
+        issuer.StoreUnavailable("away", tag="a", retry_after=2.5),
+        issuer.InvalidArgument("no", tag="a", value=-1),
+    ):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        assert type(again) is type(error)
+        assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+# ---------------------------------------------------------------------------------------------- kept errors
+
+
+class Away(MemoryStore):
+    """A store that does not answer while it is away."""
+
+    away = False
+
+    def answer(self) -> None:
+        if self.away:
+            raise Unconfirmed("away")
+
+    def get(self, tag: str, **named: Any) -> Any:
+        self.answer()
+        return super().get(tag, **named)
+
+    def reserve(self, *given: Any, **named: Any) -> Any:
+        self.answer()
+        return super().reserve(*given, **named)
+
+    def tags(self, **named: Any) -> Any:
+        self.answer()
+        return super().tags(**named)
+
+
+def raised() -> list[BaseException]:
+    """Return the errors of the issuer and its servers that something holds together with a traceback."""
+    kinds = (IssuerError, StoreError, redis.RedisError)
+    return [each for each in gc.get_objects() if issubclass(type(each), kinds) and each.__traceback__ is not None]
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    gc.collect()
+    before = raised()
+    logging.disable()  # pytest keeps the records of the log, which have the errors
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+    gc.collect()
+    assert [each for each in raised() if all(each is not other for other in before)] == []
+
+
+def test_an_issuer_keeps_no_error_of_a_call() -> None:
+    store = Away()
+    with issuer.connect(redis="none", store=store, scheduler=None, timeout=0.05) as ids:
+        for tag, limit in (("a", 100_000), ("b", 100_000), ("full", 1)):
+            ids.create(tag, limit=limit)
+            ids.next(tag)
+        with nothing_kept():
+            for tag, kind in (("unknown", issuer.UnknownTag), ("full", issuer.LimitReached)):
+                with pytest.raises(kind):
+                    ids.next(tag)
+            store.away = True
+            for tag in ("a", "b"):
+                with pytest.raises(issuer.StoreUnavailable):
+                    ids.take(tag, 5000)
+        with nothing_kept():
+            store.away = False
+            ids.delete("a")
+            with pytest.raises(issuer.UnknownTag):
+                ids.next("a")
+
+
+def test_a_server_keeps_no_error_of_a_request() -> None:
+    store = Away()
+
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+        with nothing_kept():
+            assert await door.refused("POST", "/v1/tags/unknown/next") == (404, "unknown_tag")
+            assert await door.refused("POST", "/v1/tags/unknown/next") == (404, "unknown_tag")
+            store.away = True
+            for tag in ("a", "b"):
+                assert await door.refused("POST", f"/v1/tags/{tag}/next") == (503, "store_unavailable")
+            assert (await door.good("GET", "/readyz"))["store"] == "store_unavailable"
+
+    through(behave, store=store, settings={"timeout": 0.2, "store_timeout": 0.1})

@@ -1,11 +1,14 @@
-"""When a server that was silent is tried again, and by whom."""
+"""When a server that was silent is tried again, and by whom; and what a server's words mean to a caller."""
 
 from contextlib import suppress
 
 import pytest
+import redis
 
 from issuer.drivers import topology as module
+from issuer.drivers.redis_errors import SETTLING, meaning, settling
 from issuer.drivers.topology import FORGOTTEN, TRIAL, Breaker, LeftAlone
+from issuer.errors import ConfigurationError, FenceError, IssuerError, RedisUnavailable
 from tests.clocks import Clock
 
 
@@ -80,3 +83,30 @@ def test_no_pause_is_longer_than_its_cap_whatever_the_clock_says(clock: Clock) -
     clock.now -= 1e9  # as after a machine was copied
     assert 0 < breaker.retry_after() <= TRIAL
     assert admitted(breaker, probe=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "meant"),
+    [
+        (
+            redis.ResponseError("This Redis command is not allowed from script script: 9c4b"),
+            FenceError,
+        ),
+        (redis.ResponseError("This Redis command is not allowed from scripts"), FenceError),
+        (redis.ResponseError("unknown command 'EVALSHA', with args beginning with: "), FenceError),
+        (redis.ResponseError("Unknown Redis command called from script script: 9c4b"), FenceError),
+        (redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), ConfigurationError),
+        (redis.ConnectionError("tlsv13 alert certificate required (_ssl.c:2580)"), ConfigurationError),
+        (redis.ConnectionError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), ConfigurationError),
+        (redis.ConnectionError("Error 111 connecting to 127.0.0.1:1. Connection refused"), RedisUnavailable),
+        (redis.ResponseError("OOM command not allowed when used memory > 'maxmemory'."), RedisUnavailable),
+    ],
+)
+def test_only_what_waiting_can_mend_is_unavailable(error: redis.RedisError, meant: type[IssuerError]) -> None:
+    assert type(meaning(error, "r", "issuer:{a}", "a")) is meant
+
+
+def test_what_a_server_answers_holds_for_a_while() -> None:
+    assert settling(redis.exceptions.BusyLoadingError("LOADING")) == SETTLING
+    assert settling(redis.ResponseError("BUSY")) == SETTLING
+    assert settling(redis.ConnectionError("refused")) == 0

@@ -1,38 +1,25 @@
-"""The Python face, on the fake server and the memory store: what each call returns, refuses and leaves alone.
+"""What each call of an issuer returns and leaves alone, on the fake server and the memory store."""
 
-What the core decides is shown by threads; what each face does by itself, by threads and by tasks.
-"""
-
-import pickle
-from collections.abc import Callable, Iterator
+import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.strategies import Instance
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.schemes import Make
 from tests.servers.fake import FencedFakeServer
 
-pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = pytest.mark.colours("blocking")
 
 LAST = 2**63 - 1
-
-
-@pytest.fixture
-def ids(make: Make) -> Issuer:
-    return make()
-
-
-@pytest.fixture
-def direct(connect: Connect) -> Iterator[Issuer]:
-    with connect(redis="none", store="memory://", scheduler=None) as made:
-        yield made
 
 
 @pytest.mark.covers("0.13", "3.4", "0.23", "U.15")
@@ -96,119 +83,6 @@ def test_reserve_returns_one_contiguous_range_that_nobody_else_gets(make: Make) 
     assert repeats(number for each in ranges for number in each) == []
 
 
-CALLS: list[Callable[[Issuer], object]] = [
-    lambda ids: ids.next("nope"),
-    lambda ids: ids.take("nope", 3),
-    lambda ids: ids.issue("nope"),
-    lambda ids: ids.peek("nope"),
-    lambda ids: ids.decode("nope", 3),
-    lambda ids: ids.reserve("nope", 3),
-    lambda ids: next(ids.stream("nope")),
-    lambda ids: ids.warm("nope"),
-    lambda ids: ids.inspect("nope"),
-    lambda ids: ids.configure("nope", step=3),
-    lambda ids: ids.delete("nope"),
-    lambda ids: ids.recover("nope"),
-    lambda ids: ids.verify("nope"),
-    lambda ids: ids.who("nope", 1),
-    lambda ids: ids.halt("nope"),
-]
-
-
-@BOTH
-@pytest.mark.covers("1.8", "2.5", "4.12")
-def test_an_unknown_tag_is_told_and_leaves_nothing_behind(
-    ids: Issuer, direct: Issuer, fake_server: FencedFakeServer
-) -> None:
-    for number, call in enumerate(CALLS):
-        for one in (ids, direct):
-            with pytest.raises(issuer.UnknownTag) as error:
-                call(one)
-            assert isinstance(error.value, LookupError), number
-            assert error.value.tag == "nope", number
-            assert one.tags() == [], number
-            assert one.engine.registry.combiners == {}, number
-    with fake_server.client() as client:
-        assert client.keys() == []
-
-
-@BOTH
-def test_a_closed_issuer_says_so_and_may_be_closed_twice(ids: Issuer, direct: Issuer) -> None:
-    calls: list[Callable[[Issuer], object]] = [lambda ids: ids.tags(), lambda ids: ids.create("b"), *CALLS]
-    for one in (ids, direct):
-        one.create("nope")
-        one.next("nope")
-        one.close()
-        one.close()
-        assert one.closed
-        for number, call in enumerate(calls):
-            with pytest.raises(issuer.IssuerError, match="closed"):
-                pytest.fail(f"call {number}: {call(one)}")
-
-
-@BOTH
-@pytest.mark.covers("4.12")
-def test_another_application_another_shard_and_an_empty_tag_have_a_typed_error_each(ids: Issuer) -> None:
-    ids.create("users", shards={"app": 17})
-    ids.create("others", shards={"app": 18})
-    ids.create("used up", limit=1)
-    number = ids.next("others", shard_key="x")
-    assert ids.next("used up") == 1
-    before = ids.tags()
-    with pytest.raises(issuer.NotDecodable, match="application 18, but tag 'users' to application 17"):
-        ids.decode("users", number)
-    with pytest.raises(issuer.SchemeError, match="app 256 doesn't fit into 8 bits"):
-        ids.create("more", shards={"app": 256})
-    with pytest.raises(issuer.UnknownTag, match="users#64"):
-        ids.next("users#64")
-    with pytest.raises(issuer.InvalidArgument, match="shard_key is required"):
-        ids.next("users")
-    with pytest.raises(issuer.LimitReached, match="1 of 1 are reserved"):
-        ids.next("used up")
-    assert ids.tags() == before
-
-
-#: By what is called, the arguments that it refuses.
-WRONG: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
-    "next": [((tag,), {}) for tag in ("", "x" * 201, "é" * 101, "a\nb", "a\x00", 7, ["a"])]
-    + [(("a",), {"timeout": timeout}) for timeout in (-1, float("nan"), "1", True)],
-    "take": [(("a", n), {}) for n in (0, -1, 1_000_001, True, 2.0, "2")],
-    "reserve": [(("t", 0), {}), (("t", 2**63), {}), (("a", 5), {})],  # a strict one
-    "stream": [(("",), {}), (("a",), {"timeout": -1})],
-    "create": [(("b",), {"step": step}) for step in (0, -5, 1.5, True, "many")]
-    + [(("b",), {"description": text}) for text in (7, "\udcff", "x" * 1001)]
-    + [(("b",), {"limit": limit}) for limit in (0, 2**63)]
-    + [
-        (("b",), said)
-        for said in ({"start": 0}, {"above": -1}, {"start": 1, "above": 0}, {"order": "weak"}, {"ahead": 0})
-    ]
-    + [(("b",), {"limit": 10, **said}) for said in ({"start": 11}, {"above": 10})],
-    "configure": [(("a",), {}), (("a",), {"description": "a\x1b[2J"})]
-    + [(("a",), said) for said in ({"step": 0}, {"limit": 2}, {"start": 1, "above": 1}, {"ahead": 1001})],
-    "recover": [((), {"at_least": 5}), (("a",), {"at_least": -1})],
-}
-
-
-def called(ids: Issuer, name: str, *arguments: Any, **options: Any) -> object:
-    answer = getattr(ids, name)(*arguments, **options)
-    return next(answer) if name == "stream" else answer
-
-
-@BOTH
-def test_bad_input_is_refused_and_changes_nothing(ids: Issuer, fake_server: FencedFakeServer) -> None:
-    ids.create("a", step=10)
-    ids.create("t", step=10, order="trend")
-    ids.next("a")
-    with fake_server.client() as client:
-        before = ids.tags(), client.hgetall("issuer:{a}"), client.keys()
-        for name, (arguments, options) in ((name, call) for name, calls in WRONG.items() for call in calls):
-            with pytest.raises(issuer.InvalidArgument) as error:
-                pytest.fail(f"{name}{arguments} {options}: {called(ids, name, *arguments, **options)}")
-            assert isinstance(error.value, ValueError)
-            assert (ids.tags(), client.hgetall("issuer:{a}"), client.keys()) == before, (name, arguments, options)
-    assert ids.next("a") == 2
-
-
 @pytest.mark.covers("U.5", "1.9")
 def test_a_changed_step_holds_from_the_next_reservation_on_every_process(make: Make) -> None:
     ids, other = make(), make()
@@ -263,19 +137,6 @@ def test_deleting_again_floors_a_hash_that_was_not_reached(fake_server: FencedFa
             ids.delete("a")
         with pytest.raises(issuer.UnknownTag):
             ids.next("a")
-
-
-def test_errors_survive_pickling() -> None:
-    for error in (
-        issuer.UnknownTag("a"),
-        issuer.LimitReached("a", limit=7, value=6),
-        issuer.StoreBehind("a", max=5, taken=9),
-        issuer.StoreUnavailable("away", tag="a", retry_after=2.5),
-        issuer.InvalidArgument("no", tag="a", value=-1),
-    ):
-        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-        assert type(again) is type(error)
-        assert (str(again), vars(again)) == (str(error), vars(error))
 
 
 @pytest.mark.covers("1.7")
@@ -342,33 +203,6 @@ def test_the_unused_tail_is_handed_back_on_close_two_segments_in_one(connect: Co
 
 
 @BOTH
-def test_settings_that_make_no_sense_are_refused_at_once(connect: Connect) -> None:
-    for settings, why in (
-        ({"redis": "redis://127.0.0.1:1/0"}, "no store"),
-        ({"redis": "redis://127.0.0.1:1/0?protocol=3&foo=1"}, "parameter 2 of the URL"),
-        ({"redis": 7}, "redis"),
-        ({"redis": "redis+cluster://127.0.0.1:1/3"}, "database"),
-        ({"store": 7}, "store"),
-        ({"scheduler": "foreground"}, "scheduler"),
-        ({"instance": 5}, "^instance must be "),
-        ({"instance": Instance}, "^instance must be "),
-        ({"keys": {"k1": b"short"}}, "^keys: key 'k1' is too short: 5 bytes of at least 16"),
-    ):
-        common: dict[str, Any] = {"redis": "none"} if why == "no store" else {"redis": "none", "store": "memory://"}
-        with pytest.raises(issuer.ConfigurationError, match=why):
-            pytest.fail(f"{settings}: {connect(**{**common, **settings})}")
-
-
-def test_a_server_that_cannot_be_relied_on_is_refused(make: Make, fake_server: FencedFakeServer) -> None:
-    make().create("a")
-    denying, old = FencedFakeServer(), FencedFakeServer(version=(6, 0))
-    denying.info_denied, fake_server.role = True, "slave"
-    for server, why in ((denying, r"\+info"), (old, r"6\.2"), (fake_server, "master")):
-        with pytest.raises(issuer.FenceError, match=why):
-            make(redis=server.client()).next("a")
-
-
-@BOTH
 @pytest.mark.covers("U.1")
 def test_a_take_that_fails_part_way_tells_what_it_had_drawn(ids: Issuer) -> None:
     ids.create("few", limit=3)
@@ -378,3 +212,82 @@ def test_a_take_that_fails_part_way_tells_what_it_had_drawn(ids: Issuer) -> None
     with pytest.raises(issuer.LimitReached) as caught:
         ids.take("few", 5)
     assert list(caught.value.drawn) == []
+
+
+# -------------------------------------------------------------------------------- promises that users ask for first
+
+
+@pytest.mark.covers("0.1")
+def test_a_million_draws_repeat_nothing_where_date_and_random_digits_do() -> None:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
+        ids.create("a", step=50_000)
+        assert len(set(ids.take("a", 1_000_000))) == 1_000_000
+    chance = random.Random(1)
+    assert len({chance.randrange(10**9) for _ in range(1_000_000)}) < 1_000_000, "on one day"
+
+
+@pytest.mark.covers("0.3")
+def test_numbers_are_exact_integers_that_increase_up_to_2_to_63_minus_1(make: Make) -> None:
+    ids = make()
+    for last in (107, 2**53 + 4, 2**63 - 1):
+        ids.create(f"to {last}", above=last - 100, limit=last, step=7)
+        numbers = ids.take(f"to {last}", 100)
+        assert numbers == list(range(last - 99, last + 1))
+        assert {type(number) for number in numbers} == {int}
+        with pytest.raises(issuer.LimitReached):
+            ids.next(f"to {last}")
+
+
+@pytest.mark.covers("0.8", "0.11", "1.2", "2.10")
+@pytest.mark.parametrize("step", [10, 1000])
+def test_three_processes_get_the_ranges_of_the_classic_example_in_the_order_of_their_reservation(step: int) -> None:
+    store = MemoryStore()
+    with ExitStack() as ends:
+        nodes = [ends.enter_context(issuer.connect(redis="none", store=store, scheduler=None)) for _ in range(3)]
+        nodes[0].create("a", step=step)
+        runs = [[node.next("a")] for node in nodes]
+        assert store.tags(count=1000, timeout=10)[0].max == 3 * step
+        for node, run in zip(nodes, runs, strict=True):
+            run += [node.next("a") for _ in range(step - 1)]
+        assert runs == [[*range(first, first + step)] for first in (1, step + 1, 2 * step + 1)]
+        assert nodes[0].next("a") == 3 * step + 1
+        assert store.tags(count=1000, timeout=10)[0].max == 4 * step
+
+
+@pytest.mark.covers("0.10")
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_each_process_more_adds_as_many_numbers_at_the_same_cost_and_no_two_ranges_overlap(nodes: int) -> None:
+    """What that is in numbers a second: `make bench`."""
+    store = MemoryStore()
+    with ExitStack() as ends:
+        made = [ends.enter_context(issuer.connect(redis="none", store=store, scheduler=None)) for _ in range(nodes)]
+        made[0].create("a", step=50)
+        with ThreadPoolExecutor(nodes) as pool:
+            drawn = list(pool.map(lambda ids: [ids.next("a") for _ in range(1000)], made))
+        numbers = [number for each in drawn for number in each]
+        assert len(numbers) == len(set(numbers)) == nodes * 1000
+        ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=1000, timeout=10))
+        assert len(ranges) == nodes * 1000 / 50, "reservations, as many for each process"
+        assert all(one[1] <= other[0] for one, other in pairwise(ranges))
+
+
+@pytest.mark.covers("0.6")
+def test_tags_live_in_two_stores_side_by_side_and_one_that_moves_goes_on_above(
+    fake_server: FencedFakeServer, tmp_path: Path
+) -> None:
+    with (
+        issuer.connect(redis=fake_server.client(), store=MemoryStore(), prefix="one", scheduler=None) as one,
+        issuer.connect(redis=fake_server.client(), store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=None) as other,
+    ):
+        for ids, tag in ((one, "orders"), (other, "users")):
+            ids.create(tag, step=10)
+        assert [(one.next("orders"), other.next("users")) for _ in range(25)] == [(n, n) for n in range(1, 26)]
+        for ids, unknown in ((one, "users"), (other, "orders")):
+            with pytest.raises(issuer.UnknownTag):
+                ids.next(unknown)
+        last = one.take("orders", 5)[-1]
+        one.delete("orders")
+        other.create("orders", above=last)
+        assert [(other.next("orders"), other.next("users")) for _ in range(3)] == [(31, 26), (32, 27), (33, 28)]
+        with pytest.raises(issuer.UnknownTag):
+            one.next("orders")
