@@ -4,6 +4,7 @@ Which tests are marked `live`, `slow` and `matrix` is in tests/marks.py. A serve
 test on a laptop and fails it where CI is set: there, silence would pass for proof.
 """
 
+import inspect
 import os
 import signal
 import threading
@@ -42,6 +43,7 @@ from tests.servers.sentinel import SentinelServers
 from tests.servers.tls import Certificates, make_certificates, tls_server
 from tests.stores.conftest import mongo_bench_at
 from tests.times import Times
+from tests.waiting import run
 
 _NONE = "none-found"
 
@@ -101,6 +103,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark(items)
     for item in items:
         item.user_properties.extend(("covers", row) for row in rows_of(item))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    run(
+        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}),
+        300,
+    )
+    return True
 
 
 @pytest.fixture(autouse=True)

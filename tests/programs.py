@@ -199,6 +199,16 @@ def run(
         return subprocess.CompletedProcess(program.args, program.wait(), out, err)
 
 
+def fresh(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | str = REPOSITORY
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in an interpreter of its own, and see it end well."""
+    line = [sys.executable, *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, env=env, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 _running: weakref.WeakSet[Program] = weakref.WeakSet()
 
 

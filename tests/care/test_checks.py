@@ -165,12 +165,7 @@ Check = Callable[[Facts], Iterable[Finding]]
 CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.reachable, "redis-reachable", "weak", [healthy(redis_error=AWAY), with_server(info=None, error=AWAY)]),
     (redis.info_allowed, "redis-info", "weak", [with_server(info=None, error=FenceError("no +info"))]),
-    (
-        redis.draws,
-        "redis-draw",
-        "weak",
-        [healthy(draw=DrawFacts(**no)) for no in REFUSED],
-    ),
+    (redis.draws, "redis-draw", "weak", [healthy(draw=DrawFacts(**no)) for no in REFUSED]),
     (redis.node, "redis-node", "weak", [with_server(node_error=FenceError("no +cluster|myid"))]),
     (redis.reports, "redis-report", "advice", [healthy(report_error=FenceError("no +publish"))]),
     (redis.kind, "redis-kind", "weak", [with_server(info) for info in (DRAGONFLY, OLD_DRAGONFLY, ACTIVE_KEYDB)]),

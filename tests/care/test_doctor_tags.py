@@ -124,13 +124,7 @@ def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
         memory.write(replace(memory._tags[bare], tag=blank))
     monkeypatch.setattr(MemoryStore, "witnessed", lambda *_, **__: {"t0": 10**6, "t8": 10**6})
     whole = ids.doctor()
-    assert {each.check for each in whole} >= {
-        "tag-blanks",
-        "tag-halted",
-        "tag-lease",
-        "tag-limit",
-        "tag-store-behind",
-    }
+    assert {each.check for each in whole} >= {"tag-blanks", "tag-halted", "tag-lease", "tag-limit", "tag-store-behind"}
     remedies = {each.tag: each.remedy for each in whole if each.check == "tag-blanks"}
     assert "ids.create('t', above=" in remedies[" t"]
     assert "create" not in remedies["t3 "] + remedies[" t7"]

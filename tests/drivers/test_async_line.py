@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from issuer.drivers.aio.callers import hand_out
-from tests.waiting import run
 
 NUMBERS = range(1, 6)
 
@@ -65,28 +64,22 @@ async def failing(seat: int, future: Number, _tasks: Tasks) -> int:
         (failing, [-1, ZeroDivisionError, 3, 2, 1]),
     ],
 )
-def test_what_one_task_does_keeps_no_number_from_the_others_which_go_on_in_one_callback(
+async def test_what_one_task_does_keeps_no_number_from_the_others_which_go_on_in_one_callback(
     work: Any, ended: list[int | type]
 ) -> None:
-    async def main() -> None:
-        futures, tasks = await waiting(work)
-        asyncio.get_running_loop().call_soon(hand_out, futures, NUMBERS)
-        assert not any(task.done() for task in tasks)
-        await asyncio.sleep(0)
-        assert work is cancelling or all(task.done() for task in tasks)
-        assert await ends(tasks) == ended
-
-    run(main())
+    futures, tasks = await waiting(work)
+    asyncio.get_running_loop().call_soon(hand_out, futures, NUMBERS)
+    assert not any(task.done() for task in tasks)
+    await asyncio.sleep(0)
+    assert work is cancelling or all(task.done() for task in tasks)
+    assert await ends(tasks) == ended
 
 
-def test_whoever_was_cancelled_before_it_gets_nothing() -> None:
-    async def main() -> None:
-        futures, tasks = await waiting(plain)
-        asyncio.get_running_loop().call_soon(hand_out, futures, NUMBERS)
-        tasks[2].cancel()
-        assert await ends(tasks) == [1, 2, asyncio.CancelledError, 4, 5]
-
-    run(main())
+async def test_whoever_was_cancelled_before_it_gets_nothing() -> None:
+    futures, tasks = await waiting(plain)
+    asyncio.get_running_loop().call_soon(hand_out, futures, NUMBERS)
+    tasks[2].cancel()
+    assert await ends(tasks) == [1, 2, asyncio.CancelledError, 4, 5]
 
 
 def test_a_task_that_ends_the_program_keeps_no_number_from_the_others() -> None:
@@ -106,18 +99,15 @@ def test_a_task_that_ends_the_program_keeps_no_number_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("extra", ["callback", "python"])
-def test_a_future_that_others_look_at_does_what_it_always_does(extra: str) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        told: list[int] = []
-        # asyncio's own future in Python, as where the one in C is missing.
-        future: Number = asyncio.futures._PyFuture(loop=loop) if extra == "python" else loop.create_future()  # type: ignore[attr-defined]
-        task = asyncio.create_task(plain(0, future, []))
-        await asyncio.sleep(0)
-        if extra == "callback":
-            future.add_done_callback(lambda done: told.append(done.result()))
-        loop.call_soon(hand_out, [future], [7])
-        assert await asyncio.wait_for(task, 30) == 7
-        assert told == ([7] if extra == "callback" else [])
-
-    run(main())
+async def test_a_future_that_others_look_at_does_what_it_always_does(extra: str) -> None:
+    loop = asyncio.get_running_loop()
+    told: list[int] = []
+    # asyncio's own future in Python, as where the one in C is missing.
+    future: Number = asyncio.futures._PyFuture(loop=loop) if extra == "python" else loop.create_future()  # type: ignore[attr-defined]
+    task = asyncio.create_task(plain(0, future, []))
+    await asyncio.sleep(0)
+    if extra == "callback":
+        future.add_done_callback(lambda done: told.append(done.result()))
+    loop.call_soon(hand_out, [future], [7])
+    assert await asyncio.wait_for(task, 30) == 7
+    assert told == ([7] if extra == "callback" else [])

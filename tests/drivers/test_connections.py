@@ -58,158 +58,138 @@ def test_threads_that_draw_from_many_tags_share_the_connections(redis_proxy: Fau
         assert redis_proxy.accepted == MOST
 
 
-def test_tasks_that_draw_from_many_tags_share_the_connections(redis_proxy: FaultProxy, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path)) as ids:
-            for tag in TAGS:
-                await ids.create(tag)
-            queue = ids.engine.runner.redis.pool.waiting  # type: ignore[union-attr]
+async def test_tasks_that_draw_from_many_tags_share_the_connections(redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    async with issuer.aconnect(**settings(redis_proxy.url, tmp_path)) as ids:
+        for tag in TAGS:
+            await ids.create(tag)
+        queue = ids.engine.runner.redis.pool.waiting  # type: ignore[union-attr]
 
-            async def draw(tag: str) -> list[int]:
-                return [await ids.next(tag) for _ in range(20)]
+        async def draw(tag: str) -> list[int]:
+            return [await ids.next(tag) for _ in range(20)]
 
-            await asyncio.to_thread(redis_proxy.hold, times=MOST)
-            drawn = [asyncio.create_task(draw(tag)) for tag in TAGS]
-            await eventually(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
-            # One that is cancelled while it waits leaves no gap in the queue.
-            gone = asyncio.create_task(ids.peek(TAGS[-1]))
-            await eventually(lambda: len(queue) == len(TAGS) - MOST + 1)
-            gone.cancel()
-            await eventually(lambda: len(queue) == len(TAGS) - MOST)
-            await asyncio.to_thread(redis_proxy.release)
-            assert await asyncio.gather(*drawn) == [[*range(1, 21)]] * len(TAGS)
-            assert not queue
-            assert redis_proxy.accepted == MOST
-
-    run(main(), timeout=240.0)
+        await asyncio.to_thread(redis_proxy.hold, times=MOST)
+        drawn = [asyncio.create_task(draw(tag)) for tag in TAGS]
+        await eventually(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
+        # One that is cancelled while it waits leaves no gap in the queue.
+        gone = asyncio.create_task(ids.peek(TAGS[-1]))
+        await eventually(lambda: len(queue) == len(TAGS) - MOST + 1)
+        gone.cancel()
+        await eventually(lambda: len(queue) == len(TAGS) - MOST)
+        await asyncio.to_thread(redis_proxy.release)
+        assert await asyncio.gather(*drawn) == [[*range(1, 21)]] * len(TAGS)
+        assert not queue
+        assert redis_proxy.accepted == MOST
 
 
-def test_the_reply_to_a_call_that_was_cancelled_is_not_taken_for_the_next_ones(
+async def test_the_reply_to_a_call_that_was_cancelled_is_not_taken_for_the_next_ones(
     redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1)) as ids:
-            for number, tag in enumerate(TAGS[:2]):
-                await ids.create(tag, start=100 * number + 1)
-                await ids.next(tag)
-            redis_proxy.hold(times=1)
-            gone = asyncio.create_task(ids.peek(TAGS[0]))
-            await eventually(lambda: redis_proxy.held)
-            gone.cancel()
-            await asyncio.wait([gone])
-            redis_proxy.release()
-            assert [(await ids.peek(tag)).counter for tag in (TAGS[1], TAGS[0])] == [102, 2]
-
-    run(main(), timeout=240.0)
+    async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1)) as ids:
+        for number, tag in enumerate(TAGS[:2]):
+            await ids.create(tag, start=100 * number + 1)
+            await ids.next(tag)
+        redis_proxy.hold(times=1)
+        gone = asyncio.create_task(ids.peek(TAGS[0]))
+        await eventually(lambda: redis_proxy.held)
+        gone.cancel()
+        await asyncio.wait([gone])
+        redis_proxy.release()
+        assert [(await ids.peek(tag)).counter for tag in (TAGS[1], TAGS[0])] == [102, 2]
 
 
 @pytest.mark.parametrize("what", ["take", "key"])
-def test_draws_that_are_cancelled_while_they_wait_for_a_connection_are_not_sent(
+async def test_draws_that_are_cancelled_while_they_wait_for_a_connection_are_not_sent(
     redis_proxy: FaultProxy, tmp_path: Path, what: str
 ) -> None:
     """They stood in the queue until they had a connection. New calls waited behind them, for seconds."""
-
-    async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
-            calls: dict[str, Callable[[], Awaitable[object]]] = {
-                "take": lambda: ids.take("a", 200),
-                "key": lambda: ids.next("a", key="k"),
-            }
-            await ids.create("a")
-            assert await ids.next("a") == 1
-            pool = ids.engine.runner.redis.pool  # type: ignore[union-attr]
-            redis_proxy.hold(times=1)
-            sent = asyncio.create_task(ids.take("a", 1))
-            await eventually(lambda: redis_proxy.held)
-            waiting = [asyncio.ensure_future(calls[what]()) for _ in range(20)]
-            await eventually(lambda: len(pool.waiting) == len(waiting))
-            for each in waiting:
-                each.cancel()
-            await asyncio.wait(waiting)
-            await eventually(lambda: not pool.waiting, message="they have left the queue")
-            redis_proxy.release()
-            assert await sent == [2]
-            assert await ids.next("a") == 3
-            assert redis_proxy.accepted == 1
-
-    run(main(), timeout=240.0)
+    async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "take": lambda: ids.take("a", 200),
+            "key": lambda: ids.next("a", key="k"),
+        }
+        await ids.create("a")
+        assert await ids.next("a") == 1
+        pool = ids.engine.runner.redis.pool  # type: ignore[union-attr]
+        redis_proxy.hold(times=1)
+        sent = asyncio.create_task(ids.take("a", 1))
+        await eventually(lambda: redis_proxy.held)
+        waiting = [asyncio.ensure_future(calls[what]()) for _ in range(20)]
+        await eventually(lambda: len(pool.waiting) == len(waiting))
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        await eventually(lambda: not pool.waiting, message="they have left the queue")
+        redis_proxy.release()
+        assert await sent == [2]
+        assert await ids.next("a") == 3
+        assert redis_proxy.accepted == 1
 
 
-def test_a_draw_that_is_cancelled_while_it_connects_is_not_sent_and_leaves_its_connection_to_others(
+async def test_a_draw_that_is_cancelled_while_it_connects_is_not_sent_and_leaves_its_connection_to_others(
     redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     """If the connection was closed, callers with less patience than a login takes would never be served."""
-
-    async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=2, scheduler=None)) as ids:
-            await ids.create("a")
-            assert await ids.next("a") == 1
-            redis = ids.engine.runner.redis
-            assert redis is not None
-            assert redis_proxy.accepted == 1
-            redis_proxy.hold(times=2)
-            sent = asyncio.create_task(ids.take("a", 1))
-            await eventually(lambda: len(redis_proxy.held) == 1)
-            connects = asyncio.create_task(ids.take("a", 1))
-            await eventually(lambda: len(redis_proxy.held) == 2, message="its login")
-            connects.cancel()
-            await asyncio.wait([connects])
-            redis_proxy.release()
-            assert await sent == [2]
-            await eventually(lambda: len(redis.node("").idle) == 2)  # type: ignore[union-attr]
-            assert await ids.take("a", 1) == [3]
-            assert redis_proxy.accepted == 2
-
-    run(main(), timeout=240.0)
+    async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=2, scheduler=None)) as ids:
+        await ids.create("a")
+        assert await ids.next("a") == 1
+        redis = ids.engine.runner.redis
+        assert redis is not None
+        assert redis_proxy.accepted == 1
+        redis_proxy.hold(times=2)
+        sent = asyncio.create_task(ids.take("a", 1))
+        await eventually(lambda: len(redis_proxy.held) == 1)
+        connects = asyncio.create_task(ids.take("a", 1))
+        await eventually(lambda: len(redis_proxy.held) == 2, message="its login")
+        connects.cancel()
+        await asyncio.wait([connects])
+        redis_proxy.release()
+        assert await sent == [2]
+        await eventually(lambda: len(redis.node("").idle) == 2)  # type: ignore[union-attr]
+        assert await ids.take("a", 1) == [3]
+        assert redis_proxy.accepted == 2
 
 
-def test_a_draw_whose_connection_breaks_after_its_caller_has_left_is_not_sent_again(
+async def test_a_draw_whose_connection_breaks_after_its_caller_has_left_is_not_sent_again(
     redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        given = settings(redis_proxy.url, tmp_path, scheduler=None)
-        async with issuer.aconnect(**given) as ids, issuer.aconnect(**given) as other:
-            await ids.create("a")
-            assert await ids.next("a") == 1
-            redis_proxy.hold(match=b"EVALSHA", times=1)
-            gone = asyncio.create_task(other.take("a", 1))  # its first draw, which takes the long way
-            await eventually(lambda: redis_proxy.held)
-            gone.cancel()
-            await asyncio.wait([gone])
-            redis_proxy.cut()
-            await eventually(lambda: not other.engine.runner._left)
-            assert await ids.next("a") == 2
-
-    run(main(), timeout=240.0)
+    given = settings(redis_proxy.url, tmp_path, scheduler=None)
+    async with issuer.aconnect(**given) as ids, issuer.aconnect(**given) as other:
+        await ids.create("a")
+        assert await ids.next("a") == 1
+        redis_proxy.hold(match=b"EVALSHA", times=1)
+        gone = asyncio.create_task(other.take("a", 1))  # its first draw, which takes the long way
+        await eventually(lambda: redis_proxy.held)
+        gone.cancel()
+        await asyncio.wait([gone])
+        redis_proxy.cut()
+        await eventually(lambda: not other.engine.runner._left)
+        assert await ids.next("a") == 2
 
 
 @pytest.mark.parametrize("distance", [1, 7])
-def test_takes_that_find_all_connections_in_use_share_a_draw(
+async def test_takes_that_find_all_connections_in_use_share_a_draw(
     redis_proxy: FaultProxy, tmp_path: Path, distance: int
 ) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
-            await ids.create("a", step=100_000, stride=distance, offset=1)
-            first = await ids.next("a")
-            redis_proxy.hold(times=1)
-            sent = asyncio.create_task(ids.take("a", 2))
-            await eventually(lambda: redis_proxy.held)
-            shared = [asyncio.create_task(ids.take("a", n)) for n in range(1, 41)]
-            combiner = ids.engine.registry.combiner("a")
-            await eventually(lambda: combiner.waiting == sum(range(1, 41)))
-            shared[4].cancel()
-            requests = redis_proxy.count()
-            redis_proxy.release()
-            taken = [await sent, *(await asyncio.gather(*shared, return_exceptions=True))]
-            assert redis_proxy.hits - requests <= 3
-            assert isinstance(taken.pop(5), asyncio.CancelledError)
-            assert [len(each) for each in taken] == [2, 1, 2, 3, 4, *range(6, 41)]  # type: ignore[arg-type]
-            numbers = [first, *(number for each in taken for number in each)]  # type: ignore[union-attr]
-            assert len({*numbers}) == len(numbers)
-            assert all((number - first) % distance == 0 for number in numbers)
-            assert max(numbers) <= first + distance * (2 + sum(range(1, 41)))
-
-    run(main(), timeout=240.0)
+    async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
+        await ids.create("a", step=100_000, stride=distance, offset=1)
+        first = await ids.next("a")
+        redis_proxy.hold(times=1)
+        sent = asyncio.create_task(ids.take("a", 2))
+        await eventually(lambda: redis_proxy.held)
+        shared = [asyncio.create_task(ids.take("a", n)) for n in range(1, 41)]
+        combiner = ids.engine.registry.combiner("a")
+        await eventually(lambda: combiner.waiting == sum(range(1, 41)))
+        shared[4].cancel()
+        requests = redis_proxy.count()
+        redis_proxy.release()
+        taken = [await sent, *(await asyncio.gather(*shared, return_exceptions=True))]
+        assert redis_proxy.hits - requests <= 3
+        assert isinstance(taken.pop(5), asyncio.CancelledError)
+        assert [len(each) for each in taken] == [2, 1, 2, 3, 4, *range(6, 41)]  # type: ignore[arg-type]
+        numbers = [first, *(number for each in taken for number in each)]  # type: ignore[union-attr]
+        assert len({*numbers}) == len(numbers)
+        assert all((number - first) % distance == 0 for number in numbers)
+        assert max(numbers) <= first + distance * (2 + sum(range(1, 41)))
 
 
 def test_draws_that_wait_for_a_connection_take_the_short_way(

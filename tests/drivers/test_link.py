@@ -207,6 +207,6 @@ def test_a_lost_reply_costs_a_number_and_no_election(
             pass
         monkeypatch.undo()
         assert struck
-        # An election stands for 11 s here: by then a caller that waits for it has got an error.
+        # An election stands for 21 s here: by then a caller that waits for it has got an error.
         numbers += [other.next(tag, timeout=8) for _ in range(80)]
         assert not repeats(numbers)

@@ -88,10 +88,7 @@ def test_no_pause_is_longer_than_its_cap_whatever_the_clock_says(clock: Clock) -
 @pytest.mark.parametrize(
     ("error", "meant"),
     [
-        (
-            redis.ResponseError("This Redis command is not allowed from script script: 9c4b"),
-            FenceError,
-        ),
+        (redis.ResponseError("This Redis command is not allowed from script script: 9c4b"), FenceError),
         (redis.ResponseError("This Redis command is not allowed from scripts"), FenceError),
         (redis.ResponseError("unknown command 'EVALSHA', with args beginning with: "), FenceError),
         (redis.ResponseError("Unknown Redis command called from script script: 9c4b"), FenceError),

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable
 import issuer
 
 ids = issuer.connect(
-    redis=os.environ["PREFORK_REDIS"],
-    store=os.environ["PREFORK_STORE"],
-    lease=int(os.environ["PREFORK_LEASE"]),
+    redis=os.environ["PREFORK_REDIS"], store=os.environ["PREFORK_STORE"], lease=int(os.environ["PREFORK_LEASE"])
 )
 before = [*ids.take("a", 10), ids.next("a")]  # a lease, or a segment, is left in hand
 

@@ -51,13 +51,6 @@ def test_both_faces_have_the_same_methods_and_return_the_same_but_awaited() -> N
             assert inspect.iscoroutinefunction(other) is (name != "observe"), name  # which asks nobody
 
 
-def test_connect_and_aconnect_take_the_same() -> None:
-    one, two = (inspect.signature(call).parameters for call in (issuer.connect, issuer.aconnect))
-    assert [(each.name, each.kind, each.default) for each in one.values()] == [
-        (each.name, each.kind, each.default) for each in two.values()
-    ]
-
-
 def test_aconnect_returns_an_issuer_and_no_coroutine() -> None:
     ids = issuer.aconnect(redis="none", store="memory://")
     assert isinstance(ids, AsyncIssuer)
@@ -79,16 +72,13 @@ def test_a_client_for_tasks_is_refused_where_threads_draw(fake_server: FencedFak
         issuer.connect(redis=fake_server.async_client(), store="memory://")  # type: ignore[arg-type]  # the point
 
 
-def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis="none", store="memory://") as ids:
-            for bad in ({"tag": ""}, {"tag": "a", "timeout": -1}):
-                with pytest.raises(issuer.InvalidArgument):
-                    ids.stream(**bad)
-            with pytest.raises(issuer.ConfigurationError):
-                await ids.keep()
-
-    run(main())
+async def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
+    async with issuer.aconnect(redis="none", store="memory://") as ids:
+        for bad in ({"tag": ""}, {"tag": "a", "timeout": -1}):
+            with pytest.raises(issuer.InvalidArgument):
+                ids.stream(**bad)
+        with pytest.raises(issuer.ConfigurationError):
+            await ids.keep()
 
 
 # ---------------------------------------------------------------------------------------------- numbers
@@ -97,44 +87,35 @@ def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
 @pytest.mark.live
 @pytest.mark.covers("0.2")
 @pytest.mark.parametrize("direct", [False, True])
-def test_a_thousand_tasks_get_each_number_once(redis_url: str, tmp_path: Path, direct: bool) -> None:
-    async def main() -> None:
-        redis, store = "none" if direct else redis_url, f"sqlite:///{tmp_path / 'a.db'}"
-        async with issuer.aconnect(redis=redis, store=store, timeout=60, store_timeout=30) as ids:
-            await ids.create("a", step=70)
-            numbers = await asyncio.gather(*(ids.next("a") for _ in range(1000)))
-            taken = await asyncio.gather(*(ids.take("a", 7) for _ in range(100)))
-            assert repeats([*numbers, *(number for part in taken for number in part)]) == []
-            assert all(part == sorted(part) for part in taken)
-
-    run(main(), 120)
+async def test_a_thousand_tasks_get_each_number_once(redis_url: str, tmp_path: Path, direct: bool) -> None:
+    redis, store = "none" if direct else redis_url, f"sqlite:///{tmp_path / 'a.db'}"
+    async with issuer.aconnect(redis=redis, store=store, timeout=60, store_timeout=30) as ids:
+        await ids.create("a", step=70)
+        numbers = await asyncio.gather(*(ids.next("a") for _ in range(1000)))
+        taken = await asyncio.gather(*(ids.take("a", 7) for _ in range(100)))
+        assert repeats([*numbers, *(number for part in taken for number in part)]) == []
+        assert all(part == sorted(part) for part in taken)
 
 
-def test_a_schedulers_of_the_callers_is_used_and_left_running() -> None:
-    async def main() -> None:
-        theirs = AsyncIOScheduler(timezone="UTC")
-        theirs.start()
-        try:
-            async with issuer.aconnect(redis="none", store="memory://", scheduler=theirs) as ids:
-                await ids.create("a", step=10)
-                assert [await ids.next("a") for _ in range(50)] == list(range(1, 51))
-            assert theirs.running
-            await eventually(lambda: theirs.get_jobs() == [])  # a job that was handed over goes when it begins
-        finally:
-            theirs.shutdown()
-
-    run(main())
+async def test_a_schedulers_of_the_callers_is_used_and_left_running() -> None:
+    theirs = AsyncIOScheduler(timezone="UTC")
+    theirs.start()
+    try:
+        async with issuer.aconnect(redis="none", store="memory://", scheduler=theirs) as ids:
+            await ids.create("a", step=10)
+            assert [await ids.next("a") for _ in range(50)] == list(range(1, 51))
+        assert theirs.running
+        await eventually(lambda: theirs.get_jobs() == [])  # a job that was handed over goes when it begins
+    finally:
+        theirs.shutdown()
 
 
-def test_scripts_that_redis_has_forgotten_are_loaded_again(redis_server: RedisServer, redis_url: str) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
-            await ids.create("a", step=4)
-            numbers = [await ids.next("a")]
-            with redis_server.client() as client:
-                for _ in range(10):
-                    client.script_flush()
-                    numbers.append(await ids.next("a"))
-            assert numbers == list(range(1, 12))
-
-    run(main())
+async def test_scripts_that_redis_has_forgotten_are_loaded_again(redis_server: RedisServer, redis_url: str) -> None:
+    async with issuer.aconnect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
+        await ids.create("a", step=4)
+        numbers = [await ids.next("a")]
+        with redis_server.client() as client:
+            for _ in range(10):
+                client.script_flush()
+                numbers.append(await ids.next("a"))
+        assert numbers == list(range(1, 12))

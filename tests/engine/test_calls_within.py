@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ import issuer.metrics
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
+from tests.programs import fresh
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.live
@@ -92,9 +91,7 @@ alone.close()
 
 @pytest.mark.parametrize("way", ["finalizer", "weakref", "gc"])
 def test_what_the_garbage_collector_calls_may_draw(server: RedisServer, tmp_path: Path, way: str) -> None:
-    line = [sys.executable, "-c", PROGRAM, way, server.url, f"sqlite:///{tmp_path}/s.db"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr
+    done = fresh("-c", PROGRAM, way, server.url, f"sqlite:///{tmp_path}/s.db")
     made, refused, drawn = json.loads(done.stdout)
     assert made > refused > 0
     for tag in ("strict", "trend", "leased", "direct"):

@@ -13,6 +13,7 @@ import issuer
 from issuer import AsyncIssuer, ConfigurationError, Issuer, IssuerError, UnknownTag, defaults
 from issuer.defaults import EarlierDefault
 from tests.forks import in_child
+from tests.together import together
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +63,7 @@ def test_a_function_is_called_once_at_the_first_use() -> None:
 
     issuer.set_default(make)
     assert made == []
-    found: list[Issuer] = []
-    threads = [threading.Thread(target=lambda: found.append(issuer.default())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = together(*[issuer.default] * 8)
     assert len(made) == 1
     assert found == made * 8
     made[0].close()

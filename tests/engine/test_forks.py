@@ -208,24 +208,20 @@ def test_a_fork_costs_the_parents_loop_none_of_its_connections(redis_url: str, m
 
 
 @pytest.mark.live
-def test_a_child_of_a_loop_does_not_wait_for_a_scheduler_of_its_parents(
+async def test_a_child_of_a_loop_does_not_wait_for_a_scheduler_of_its_parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of six segments
-
-    async def main() -> None:
-        theirs = AsyncIOScheduler(timezone="UTC")
-        theirs.start()
-        ids = issuer.aconnect(redis="none", store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs)
-        async with ids:
-            await ids.create("a", step=5)
-            assert await ids.next("a") == 1
-            answer = await asyncio.to_thread(in_child(lambda: run(ids.take("a", 30, timeout=40), 50)))
-            assert isinstance(answer, list), answer
-            assert len(answer) == 30
-        theirs.shutdown()
-
-    run(main(), 60)
+    theirs = AsyncIOScheduler(timezone="UTC")
+    theirs.start()
+    ids = issuer.aconnect(redis="none", store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs)
+    async with ids:
+        await ids.create("a", step=5)
+        assert await ids.next("a") == 1
+        answer = await asyncio.to_thread(in_child(lambda: run(ids.take("a", 30, timeout=40), 50)))
+        assert isinstance(answer, list), answer
+        assert len(answer) == 30
+    theirs.shutdown()
 
 
 # -------------------------------------------------------------------------------- calls of the parent

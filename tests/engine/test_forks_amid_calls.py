@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import issuer
 from tests.audit import repeats
 from tests.colours import COLOURS
-from tests.programs import REPOSITORY
+from tests.programs import fresh
 
 PLACES = {
     "plain": ("reply", "released", "take", "issue", "reserve", "drawn", "strategy"),
@@ -28,11 +27,7 @@ IN_MEMORY = ("drawn", "set aside")
 
 
 def ran(*line: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program in an interpreter of its own, and see it end well."""
-    done = subprocess.run(
-        [sys.executable, *line], capture_output=True, text=True, timeout=240, check=False, cwd=REPOSITORY, env=env
-    )
-    assert done.returncode == 0, done.stderr
+    done = fresh(*line, env=env)
     assert "forked in the meantime" not in done.stderr, "each fork had its turn"
     return done
 

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +18,7 @@ from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import covering
 from tests.engine.late_gevent_app import TAGS
+from tests.programs import fresh
 from tests.servers.redis import RedisServer
 from tests.waiting import run
 
@@ -109,21 +108,18 @@ def test_each_loop_of_a_process_has_an_issuer_of_its_own(redis_url: str) -> None
     assert repeats(number for part in results for number in part) == []
 
 
-def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis="none", store="memory://") as ids:
-            await ids.create("a", step=10)
-            assert await ids.next("a") == 1
-            for call in (
-                lambda: ids.next("a"), lambda: ids.take("a", 2), lambda: anext(ids.stream("a")),
-                ids.tick, ids.tags, ids.close,
-            ):  # fmt: skip
-                with pytest.raises(issuer.IssuerError, match="another event loop"):
-                    await asyncio.to_thread(lambda call=call: run(call()))  # type: ignore[misc]  # bound at once
-            assert not ids.closed
-            assert await ids.next("a") == 2
-
-    run(main())
+async def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
+    async with issuer.aconnect(redis="none", store="memory://") as ids:
+        await ids.create("a", step=10)
+        assert await ids.next("a") == 1
+        for call in (
+            lambda: ids.next("a"), lambda: ids.take("a", 2), lambda: anext(ids.stream("a")),
+            ids.tick, ids.tags, ids.close,
+        ):  # fmt: skip
+            with pytest.raises(issuer.IssuerError, match="another event loop"):
+                await asyncio.to_thread(lambda call=call: run(call()))  # type: ignore[misc]  # bound at once
+        assert not ids.closed
+        assert await ids.next("a") == 2
 
 
 # ---------------------------------------------------------------------------------------------- ended in the middle
@@ -186,13 +182,7 @@ print("over")
 
 @covering("how, close", [("return", "no"), ("interrupt", "close")], ["return", "raise", "interrupt"], ["no", "close"])
 def test_a_loop_that_ends_with_calls_pending_ends_in_silence(redis_url: str, how: str, close: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", ENDED, redis_url, how, close],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = fresh("-X", "dev", "-W", "error::ResourceWarning", "-c", ENDED, redis_url, how, close)
     complaints = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
     assert (done.stdout, complaints) == ("over\n", [])
 
@@ -220,24 +210,12 @@ def test_a_change_of_the_loop_that_is_interrupted_is_made_again(monkeypatch: pyt
 # -------------------------------------------------------------------------------- loops that are not Python's own
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 TASKS, EACH = 50, 100
 
 
 def told(app: str, *words: str) -> Any:
     """Run a program of this folder, and return what it says, which is JSON."""
-    ended = subprocess.run(
-        [sys.executable, "-m", f"tests.engine.{app}", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=ROOT,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+    return json.loads(fresh("-m", f"tests.engine.{app}", *words).stdout)
 
 
 def test_greenlets_draw_and_a_server_that_stands_still_holds_up_only_who_asks_it(server: RedisServer) -> None:

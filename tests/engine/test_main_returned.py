@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import issuer
+from tests.programs import fresh
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.live
@@ -168,8 +169,7 @@ threading.Thread(target=work).start()
 
 @pytest.mark.live
 def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
-    done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == "61\n", done.stderr
+    assert fresh("-c", AFTER_MAIN).stdout == "61\n"
 
 
 TO_THE_END = """
@@ -188,14 +188,7 @@ def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int)
     patience = {name: os.environ[name] for name in ("ISSUER_TIMEOUT", "ISSUER_STORE_TIMEOUT")}
     home = {name: str(tmp_path) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     for last in (count, count + 1):  # the first number of the second says what the first one handed back
-        done = subprocess.run(
-            [sys.executable, "-c", TO_THE_END.format(count=count if last == count else 1)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-            env={"PATH": os.environ["PATH"], **home, **patience},
-            cwd=tmp_path,
-        )
+        program, env = TO_THE_END.format(count=count if last == count else 1), {"PATH": os.environ["PATH"], **home}
+        done = fresh("-c", program, env={**env, **patience}, cwd=tmp_path)
         assert done.stdout == f"{last}\n"
         assert re.fullmatch("no Redis and no store are configured, .*\n", done.stderr)

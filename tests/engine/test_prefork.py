@@ -21,16 +21,13 @@ import pytest
 
 import issuer
 from tests.audit import Draw, crashes, drawn, order_violations, repeats
-from tests.programs import PIPE, Program
+from tests.programs import PIPE, REPOSITORY, Program
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 #: gunicorn's, which import gevent each for itself.
 PRELOADED = {"sync": 8, "gevent": 4}
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 #: What is behind the service: a lease in hand, a segment of its own in hand, nothing in hand.
@@ -74,7 +71,7 @@ def gunicorn(behind: Behind, kind: str, complaints: Path) -> Iterator[tuple[str,
     with complaints.open("wb") as stderr:
         service = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", *options.split(), "tests.engine.prefork_app:app"],
-            cwd=ROOT,
+            cwd=REPOSITORY,
             env={**os.environ, **settings},
             stderr=stderr,
         )
@@ -194,9 +191,6 @@ def test_a_service_that_ends_in_order_on_sigterm_hands_back_what_it_held(behind:
 PROGRAM = Path(sys.executable).with_name("uwsgi")
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
 KINDS = ("strict", "leased", "direct", "snowflake")
 
 
@@ -230,17 +224,8 @@ def served(options: list[str], redis: str, folder: Path) -> Iterator[tuple[int, 
         "APP_STORE": f"sqlite:///{folder / 'ids.db'}",
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)]),
     }
-    line = [str(PROGRAM), "--http-socket", f"{LOOPBACK}:{port}", "--master", "--processes", str(WORKERS)]
-    line += [
-        "--module",
-        "tests.engine.uwsgi_app",
-        "--need-app",
-        "--die-on-term",
-        "--no-orphans",
-        "--listen",
-        "64",
-        *options,
-    ]
+    line = [str(PROGRAM), *options, "--http-socket", f"{LOOPBACK}:{port}", "--master", "--processes", str(WORKERS)]
+    line += ["--module", "tests.engine.uwsgi_app", "--need-app", "--die-on-term", "--no-orphans", "--listen", "64"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             line,

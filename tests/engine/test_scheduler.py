@@ -32,7 +32,9 @@ from tests.servers.clocked import Clock
 from tests.waiting import eventually, run, until
 
 
-def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As by a program that cancels all tasks of its loop, and goes on."""
     monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.01)
     made: list[asyncio.Task[Any]] = []
@@ -48,40 +50,34 @@ def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(monkey
     async def sweep() -> None:
         swept.append(asyncio.current_task())
 
-    async def main() -> None:
-        tasks = Tasks()
-        asyncio.get_running_loop().set_task_factory(make)  # type: ignore[arg-type]  # of any coroutine here
-        tasks.begin(sweep)
-        await eventually(lambda: len(swept) > 1)
-        asyncio.get_running_loop().set_task_factory(None)
-        tasks.close()
-        await tasks.cancel()
-        assert made[0].cancelled()
-        assert made[0] not in swept
-
-    run(main(), 120)
+    tasks = Tasks()
+    asyncio.get_running_loop().set_task_factory(make)  # type: ignore[arg-type]  # of any coroutine here
+    tasks.begin(sweep)
+    await eventually(lambda: len(swept) > 1)
+    asyncio.get_running_loop().set_task_factory(None)
+    tasks.close()
+    await tasks.cancel()
+    assert made[0].cancelled()
+    assert made[0] not in swept
 
 
-def test_the_end_of_a_loop_does_not_wait_for_a_job_that_ignores_its_cancellation() -> None:
-    async def main() -> None:
-        tasks, ended = Tasks(), asyncio.Event()
+async def test_the_end_of_a_loop_does_not_wait_for_a_job_that_ignores_its_cancellation() -> None:
+    tasks, ended = Tasks(), asyncio.Event()
 
-        async def stubborn() -> None:
-            while not ended.is_set():
-                try:
-                    await ended.wait()
-                except asyncio.CancelledError:
-                    continue
+    async def stubborn() -> None:
+        while not ended.is_set():
+            try:
+                await ended.wait()
+            except asyncio.CancelledError:
+                continue
 
-        tasks.run(stubborn)
-        await asyncio.sleep(0)
-        try:
-            async with asyncio.timeout(30):
-                await tasks.cancel()
-        finally:
-            ended.set()
-
-    run(main(), 120)
+    tasks.run(stubborn)
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            await tasks.cancel()
+    finally:
+        ended.set()
 
 
 def test_a_sweep_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,29 +67,25 @@ async def outcome(call: Awaitable[int]) -> int | issuer.IssuerError:
 # ---------------------------------------------------------------------------------------------- Redis
 
 
-def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_came(
+async def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_came(
     start_redis: Callable[..., RedisServer], store: Moody
 ) -> None:
     server = start_redis()
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=server.url, store=store) as ids:
-            await ids.create("a", step=1000)
-            await ids.next("a")
-            await asyncio.to_thread(server.kill)
-            # A machine that stands still may leave those with less no time of their own: somebody else has asked.
-            patient = asyncio.ensure_future(ids.next("a", timeout=60))
-            line = ids.engine.registry.combiner("a")
-            await eventually(lambda: line.supply.shortage.redis_trouble, message="Redis was asked in vain")
-            calls = [outcome(ids.next("a", timeout=timeout)) for timeout in (1.2, 0.3, 0.6, 0.9)]
-            for error in await asyncio.gather(*calls):
-                assert re.search("Error 111|closed", str(error)), error
-            assert not patient.done()
-            await asyncio.to_thread(server.start)
-            await patient
-            await ids.next("a")
-
-    run(main(), 120)
+    async with issuer.aconnect(redis=server.url, store=store) as ids:
+        await ids.create("a", step=1000)
+        await ids.next("a")
+        await asyncio.to_thread(server.kill)
+        # A machine that stands still may leave those with less no time of their own: somebody else has asked.
+        patient = asyncio.ensure_future(ids.next("a", timeout=60))
+        line = ids.engine.registry.combiner("a")
+        await eventually(lambda: line.supply.shortage.redis_trouble, message="Redis was asked in vain")
+        calls = [outcome(ids.next("a", timeout=timeout)) for timeout in (1.2, 0.3, 0.6, 0.9)]
+        for error in await asyncio.gather(*calls):
+            assert re.search("Error 111|closed", str(error)), error
+        assert not patient.done()
+        await asyncio.to_thread(server.start)
+        await patient
+        await ids.next("a")
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -175,93 +171,82 @@ def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody, tm
 
 
 @pytest.mark.covers("1.19")
-def test_a_thousand_tasks_past_the_mark_start_one_load(redis_url: str, store: Moody) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store=store, store_timeout=30) as ids:
-            await ids.create("a", step=10_000)
-            await ids.take("a", 1999)
-            store.answers.clear()
-            numbers = await asyncio.gather(*(ids.next("a") for _ in range(1000)))
-            assert sorted(numbers) == list(range(2000, 3000))
-            await eventually(lambda: store.asked == 2, timeout=30)
-            store.answers.set()
-            await asyncio.gather(*(ids.next("a") for _ in range(1000)))
-            assert store.asked == 2
-
-    run(main(), 120)
+async def test_a_thousand_tasks_past_the_mark_start_one_load(redis_url: str, store: Moody) -> None:
+    async with issuer.aconnect(redis=redis_url, store=store, store_timeout=30) as ids:
+        await ids.create("a", step=10_000)
+        await ids.take("a", 1999)
+        store.answers.clear()
+        numbers = await asyncio.gather(*(ids.next("a") for _ in range(1000)))
+        assert sorted(numbers) == list(range(2000, 3000))
+        await eventually(lambda: store.asked == 2, timeout=30)
+        store.answers.set()
+        await asyncio.gather(*(ids.next("a") for _ in range(1000)))
+        assert store.asked == 2
 
 
 # ---------------------------------------------------------------------------------------------- cancellation
 
 
 @covering("order, scheduler", [("strict", "background"), ("trend", None)], ["strict", "trend"], ["background", None])
-def test_tasks_cancelled_in_mid_flight_take_nobody_elses_number(
+async def test_tasks_cancelled_in_mid_flight_take_nobody_elses_number(
     redis_url: str, store: Moody, order: Any, scheduler: Any
 ) -> None:
     chance, rounds = random.Random(seeded(7)), 4
+    numbers: list[int] = []
+    served = 0
+    async with (
+        issuer.aconnect(redis=redis_url, store=store, scheduler=scheduler) as ids,
+        issuer.aconnect(redis=redis_url, store=store, scheduler=scheduler) as beside,
+    ):
+        await ids.create("a", step=60, order=order, lease=20 if order == "trend" else None)
 
-    async def main() -> None:
-        numbers: list[int] = []
-        served = 0
-        async with (
-            issuer.aconnect(redis=redis_url, store=store, scheduler=scheduler) as ids,
-            issuer.aconnect(redis=redis_url, store=store, scheduler=scheduler) as beside,
-        ):
-            await ids.create("a", step=60, order=order, lease=20 if order == "trend" else None)
+        async def one() -> list[int]:
+            return [await ids.next("a")]
 
-            async def one() -> list[int]:
-                return [await ids.next("a")]
+        async def hurried(timeout: float) -> None:
+            call = ids.take("a", 2) if chance.random() < 0.2 else one()
+            with contextlib.suppress(TimeoutError):
+                numbers.extend(await asyncio.wait_for(call, timeout))
 
-            async def hurried(timeout: float) -> None:
-                call = ids.take("a", 2) if chance.random() < 0.2 else one()
-                with contextlib.suppress(TimeoutError):
-                    numbers.extend(await asyncio.wait_for(call, timeout))
+        async def patient(ids: AsyncIssuer) -> None:
+            nonlocal served
+            numbers.append(await ids.next("a"))
+            served += 1
 
-            async def patient(ids: AsyncIssuer) -> None:
-                nonlocal served
-                numbers.append(await ids.next("a"))
-                served += 1
-
-            for _ in range(rounds):
-                tasks = [
-                    *(asyncio.ensure_future(hurried(chance.choice([0.0002, 0.001, 0.003]))) for _ in range(120)),
-                    *(asyncio.ensure_future(patient(chance.choice([ids, beside]))) for _ in range(60)),
-                ]
-                doomed = [asyncio.ensure_future(hurried(40)) for _ in range(60)]
-                await asyncio.sleep(chance.uniform(0, 0.004))
-                for task in doomed:
-                    task.cancel()
-                await asyncio.gather(*tasks)
-            record = await asyncio.to_thread(store.get, "a", timeout=10)
-        assert record is not None
-        assert served == rounds * 60
-        assert repeats(numbers) == []
-        assert max(numbers) <= record.max
-
-    run(main(), 120)
+        for _ in range(rounds):
+            tasks = [
+                *(asyncio.ensure_future(hurried(chance.choice([0.0002, 0.001, 0.003]))) for _ in range(120)),
+                *(asyncio.ensure_future(patient(chance.choice([ids, beside]))) for _ in range(60)),
+            ]
+            doomed = [asyncio.ensure_future(hurried(40)) for _ in range(60)]
+            await asyncio.sleep(chance.uniform(0, 0.004))
+            for task in doomed:
+                task.cancel()
+            await asyncio.gather(*tasks)
+        record = await asyncio.to_thread(store.get, "a", timeout=10)
+    assert record is not None
+    assert served == rounds * 60
+    assert repeats(numbers) == []
+    assert max(numbers) <= record.max
 
 
-def test_the_leader_of_an_extension_that_is_cancelled_keeps_nobody_waiting(redis_url: str, store: Moody) -> None:
+async def test_the_leader_of_an_extension_that_is_cancelled_keeps_nobody_waiting(redis_url: str, store: Moody) -> None:
     """Without a scheduler the first caller extends for all: the others go on without it."""
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store=store, scheduler=None, store_timeout=1) as ids:
-            await ids.create("a", step=100)
-            store.answers.clear()
-            leader = asyncio.ensure_future(ids.take("a", 3))
-            await eventually(lambda: store.asked, timeout=30)
-            others = [asyncio.ensure_future(ids.next("a")) for _ in range(50)]
-            await asyncio.sleep(0)
-            leader.cancel()
-            store.answers.set()
-            assert repeats(await asyncio.gather(*others)) == []
-
-    run(main(), 120)
+    async with issuer.aconnect(redis=redis_url, store=store, scheduler=None, store_timeout=1) as ids:
+        await ids.create("a", step=100)
+        store.answers.clear()
+        leader = asyncio.ensure_future(ids.take("a", 3))
+        await eventually(lambda: store.asked, timeout=30)
+        others = [asyncio.ensure_future(ids.next("a")) for _ in range(50)]
+        await asyncio.sleep(0)
+        leader.cancel()
+        store.answers.set()
+        assert repeats(await asyncio.gather(*others)) == []
 
 
 @pytest.mark.parametrize("what", ["take", "issue", "key"])
 @pytest.mark.covers("4.16")
-def test_a_draw_whose_caller_is_cancelled_still_has_the_next_segment_loaded(
+async def test_a_draw_whose_caller_is_cancelled_still_has_the_next_segment_loaded(
     redis_url: str, store: Moody, what: str
 ) -> None:
     """Otherwise its election lapses only after the store's timeout, and every process waits for that."""
@@ -270,89 +255,79 @@ def test_a_draw_whose_caller_is_cancelled_still_has_the_next_segment_loaded(
         record = store.get(tag, timeout=10)
         return record is not None and record.max > 50
 
-    async def main() -> None:
-        elected = 0
-        async with issuer.aconnect(redis=redis_url, store=store, store_timeout=300, timeout=60) as ids:
-            for steps in range(16):
-                tag = f"{what}{steps}"
-                await ids.create(tag, step=50)
-                await ids.take(tag, 9)
-                calls: dict[str, Callable[[], Awaitable[object]]] = {
-                    "take": partial(ids.take, tag, 1),
-                    "issue": partial(ids.issue, tag),
-                    "key": partial(ids.next, tag, key="k"),
-                }
-                call = asyncio.ensure_future(calls[what]())  # the tenth of fifty: whoever draws it is elected
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                call.cancel()
-                await asyncio.wait({call})
-                seen = (await ids.inspect(tag)).redis
-                assert seen is not None
-                if seen.cur == 10:
-                    elected += 1
-                    await eventually(partial(reserved, tag), message=f"the next segment of {tag}")
-        assert elected
-
-    run(main(), 300)
+    elected = 0
+    async with issuer.aconnect(redis=redis_url, store=store, store_timeout=300, timeout=60) as ids:
+        for steps in range(16):
+            tag = f"{what}{steps}"
+            await ids.create(tag, step=50)
+            await ids.take(tag, 9)
+            calls: dict[str, Callable[[], Awaitable[object]]] = {
+                "take": partial(ids.take, tag, 1),
+                "issue": partial(ids.issue, tag),
+                "key": partial(ids.next, tag, key="k"),
+            }
+            call = asyncio.ensure_future(calls[what]())  # the tenth of fifty: whoever draws it is elected
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait({call})
+            seen = (await ids.inspect(tag)).redis
+            assert seen is not None
+            if seen.cur == 10:
+                elected += 1
+                await eventually(partial(reserved, tag), message=f"the next segment of {tag}")
+    assert elected
 
 
 @pytest.mark.parametrize("scheduler", ["background", None])
-def test_callers_that_are_cancelled_are_no_failures_of_the_store(redis_url: str, store: Moody, scheduler: Any) -> None:
+async def test_callers_that_are_cancelled_are_no_failures_of_the_store(
+    redis_url: str, store: Moody, scheduler: Any
+) -> None:
     """Counted as failures, they would stretch the pause before the next reservation, for every caller."""
-
-    async def main() -> None:
-        # The store holds its answers: after the time of a request, its silence would count.
-        async with issuer.aconnect(
-            redis=redis_url, store=store, store_timeout=300, timeout=60, scheduler=scheduler
-        ) as ids:
-            await ids.create("a", step=1000)
-            await ids.next("a")
-            flights = ids.engine.registry.combiner("a").supply.refill.segments.flights
-            begun = 0
-            for steps in (*range(40), math.inf):  # the last one until the store is asked, however busy Redis is
-                await ids.take("a", 1000)
-                store.answers.clear()
-                call = asyncio.ensure_future(ids.take("a", 1000))
-                done = 0
-                while done < steps and (flights.flight is None or steps < math.inf):
-                    await asyncio.sleep(0)
-                    done += 1
-                begun += flights.flight is not None
-                call.cancel()
-                await asyncio.wait({call})
-                store.answers.set()
-                assert flights.failures == 0, steps
-            assert begun
-
-    run(main(), 120)
+    # The store holds its answers: after the time of a request, its silence would count.
+    async with issuer.aconnect(redis=redis_url, store=store, store_timeout=300, timeout=60, scheduler=scheduler) as ids:
+        await ids.create("a", step=1000)
+        await ids.next("a")
+        flights = ids.engine.registry.combiner("a").supply.refill.segments.flights
+        begun = 0
+        for steps in (*range(40), math.inf):  # the last one until the store is asked, however busy Redis is
+            await ids.take("a", 1000)
+            store.answers.clear()
+            call = asyncio.ensure_future(ids.take("a", 1000))
+            done = 0
+            while done < steps and (flights.flight is None or steps < math.inf):
+                await asyncio.sleep(0)
+                done += 1
+            begun += flights.flight is not None
+            call.cancel()
+            await asyncio.wait({call})
+            store.answers.set()
+            assert flights.failures == 0, steps
+        assert begun
 
 
 @pytest.mark.parametrize("order", ["strict", "trend"])
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-def test_a_call_that_begins_in_the_step_before_an_end_is_told_of_it(
+async def test_a_call_that_begins_in_the_step_before_an_end_is_told_of_it(
     redis_url: str, store: Moody, order: Any, how: str
 ) -> None:
-    async def main() -> None:
-        ids = issuer.aconnect(redis=redis_url, store=store, timeout=1000)
-        await ids.create("a", order=order)
-        call = asyncio.ensure_future(outcome(ids.next("a")))
-        await asyncio.sleep(0)
-        if how == "closed":
-            await ids.close()
-        else:
-            drawing = asyncio.all_tasks() - {call, asyncio.current_task()}
-            assert drawing
-            for task in drawing:
-                task.cancel()
-        assert isinstance(await call, issuer.IssuerError)
+    ids = issuer.aconnect(redis=redis_url, store=store, timeout=1000)
+    await ids.create("a", order=order)
+    call = asyncio.ensure_future(outcome(ids.next("a")))
+    await asyncio.sleep(0)
+    if how == "closed":
         await ids.close()
-
-    run(main())
+    else:
+        drawing = asyncio.all_tasks() - {call, asyncio.current_task()}
+        assert drawing
+        for task in drawing:
+            task.cancel()
+    assert isinstance(await call, issuer.IssuerError)
+    await ids.close()
 
 
 @pytest.mark.parametrize("what", ["take", "key"])
-def test_a_call_that_is_cancelled_costs_no_connection(
+async def test_a_call_that_is_cancelled_costs_no_connection(
     redis_url: str, redis_client: Any, store: Moody, what: str
 ) -> None:
     """Its reply is still read: else each would be cut off in the middle of it."""
@@ -360,18 +335,15 @@ def test_a_call_that_is_cancelled_costs_no_connection(
     def made() -> int:
         return int(redis_client.info("stats")["total_connections_received"])
 
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store=store, timeout=60) as ids:
-            await ids.create("a", step=100_000)
+    async with issuer.aconnect(redis=redis_url, store=store, timeout=60) as ids:
+        await ids.create("a", step=100_000)
+        await ids.take("a", 2)
+        before = made()
+        for steps in range(96):
+            call = asyncio.ensure_future(ids.take("a", 2) if what == "take" else ids.next("a", key=str(steps)))
+            for _ in range(steps % (12 if what == "take" else 32)):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait({call})
             await ids.take("a", 2)
-            before = made()
-            for steps in range(96):
-                call = asyncio.ensure_future(ids.take("a", 2) if what == "take" else ids.next("a", key=str(steps)))
-                for _ in range(steps % (12 if what == "take" else 32)):
-                    await asyncio.sleep(0)
-                call.cancel()
-                await asyncio.wait({call})
-                await ids.take("a", 2)
-            assert made() - before < 8
-
-    run(main())
+        assert made() - before < 8

@@ -8,7 +8,6 @@ import inspect
 import json
 import re
 import socket
-import subprocess
 import sys
 import threading
 import uuid
@@ -30,7 +29,7 @@ from issuer.doors.web.app import application
 from issuer_persistence.memory import MemoryStore
 from tests.doors.http.doors import Door
 from tests.doors.resp.serving import packed
-from tests.programs import REPOSITORY
+from tests.programs import REPOSITORY, fresh
 from tests.waiting import run, until
 
 FIGURES = (REPOSITORY / "docs/explain/figures.md").read_text(encoding="utf-8")
@@ -292,8 +291,6 @@ def tried(call: str, redis_url: str, mongo_url: str) -> dict[str, list[str]]:
         client.flushall()
     with issuer.connect(redis=redis_url, store=store) as ids:
         ids.create("orders", step=100)
-    program = [sys.executable, "-m", "tests.engine.first_calls", redis_url, store, call]
-    done = subprocess.run(program, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = fresh("-m", "tests.engine.first_calls", redis_url, store, call)
     entered: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return entered

@@ -65,13 +65,7 @@ class TagHash:
         return self.call("next", n, window, scheme)
 
     def once(
-        self,
-        key: str = "k",
-        *,
-        window: int | str = WINDOW,
-        scheme: str = "",
-        ttl: int | str = 60_000,
-        seen: int = 0,
+        self, key: str = "k", *, window: int | str = WINDOW, scheme: str = "", ttl: int | str = 60_000, seen: int = 0
     ) -> list[str]:
         kept = f"{self.key}:once:{key}"
         words = map(str, (window, scheme, ttl, seen))
