@@ -22,7 +22,7 @@ from tests.schemes import KEYS, Make
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
-CORE = ("create_many", "exist_ok", "limits", "period_changes", "steps_of_tags")
+CORE = ("limits", "periods", "tags")
 MODULES = [
     import_module(f"tests.{room}.test_{name}")
     for room, names in {"core": CORE, "engine": ("calls", "refusals"), "numbers": ("scheme_draws",)}.items()

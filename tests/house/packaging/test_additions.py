@@ -258,9 +258,7 @@ def test_a_new_setting_of_a_tag_is_written_in_as_few_places_as_the_list_has(scra
     text = "Example. Default: 0"
     assert scratch.text("docs/reference/http.md").count(f"| body | `example` | integer 0..9 | {text} |") == 1
     assert f"{text}. Range: 0..9." in scratch.text("docs/reference/command-line.md")
-    scratch.run(
-        *PYTEST, "-m", "not soak", "tests/core/test_tag_settings.py", "tests/doors/http/test_document.py", GENERATED
-    )
+    scratch.run(*PYTEST, "-m", "not soak", "tests/core/test_tags.py", "tests/doors/http/test_document.py", GENERATED)
 
 
 #: Draws from a new store, and prints the names that the doctor and the spans have for it.
