@@ -22,13 +22,10 @@ from tests.schemes import KEYS, Make
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
-CORE = ("limits", "periods", "tags")
-MODULES = [
-    import_module(f"tests.{room}.test_{name}")
-    for room, names in {"core": CORE, "engine": ("calls", "refusals"), "numbers": ("scheme_draws",)}.items()
-    for name in names
-]
-FIXTURES = {"at", "caplog", "connect", "direct", "ids", "make"}
+ROOMS = {"core": ("limits", "tags"), "engine": ("calls", "refusals"), "numbers": ("scheme_draws",)}
+MODULES = [import_module(f"tests.{room}.test_{name}") for room, names in ROOMS.items() for name in names]
+MAKERS = {"ids", "make", "make_live"}
+FIXTURES = MAKERS | {"at", "caplog", "connect", "direct"}
 
 
 @pytest.fixture
@@ -49,6 +46,11 @@ def make(double: Double, connect: Connect) -> Iterator[Make]:
 
 
 @pytest.fixture
+def make_live(make: Make) -> Make:
+    return make
+
+
+@pytest.fixture
 def at(double: Double) -> Callable[[str], None]:
     return lambda moment: double.clock.set(datetime.fromisoformat(moment).replace(tzinfo=VIENNA))
 
@@ -60,7 +62,7 @@ def public_ones(module: ModuleType) -> Iterator[FunctionType]:
             marks = getattr(test, "pytestmark", [])
             given = ",".join(str(mark.args[0]) for mark in marks if mark.name == "parametrize").replace(" ", "")
             wanted = inspect.signature(test).parameters.keys() - set(given.split(","))
-            if wanted <= FIXTURES and wanted & {"ids", "make"} and ".engine" not in inspect.getsource(test):
+            if wanted <= FIXTURES and wanted & MAKERS and ".engine" not in inspect.getsource(test):
                 yield test
 
 
