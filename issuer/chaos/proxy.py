@@ -220,9 +220,16 @@ class FaultProxy:
     # to the server).
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
+            self._listener = self._listening()
             self._listener.settimeout(0)
             self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    # The proxy of a test double overrides this method, `_connected` and `_affects`.
+    def _listening(self) -> socket.socket:
+        return socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.upstream)
 
     def _deafen(self) -> None:
         if self._listener is not None:
@@ -260,7 +267,7 @@ class FaultProxy:
         pumps: list[asyncio.Task[None]] = []
         try:
             reader, link.writer = await asyncio.open_connection(sock=link.client)
-            up_reader, link.up = await asyncio.open_connection(*self.upstream)
+            up_reader, link.up = await self._connected()
             requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
             replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]
@@ -282,7 +289,7 @@ class FaultProxy:
     ) -> None:
         while request := await _read(reader):
             fault = self._fault
-            struck = fault.strikes(request)
+            struck = self._affects(link, request) and fault.strikes(request)
             self.hits += struck
             if struck and fault.left == 0 and fault.then is not None:
                 self._fault = fault.then
@@ -325,6 +332,9 @@ class FaultProxy:
             if link.delay:
                 await asyncio.sleep(link.delay)
             await self._answer(link, writer, reply)
+
+    def _affects(self, link: ProxiedConnection, request: bytes) -> bool:  # noqa: ARG002 - the same as below
+        return True
 
     async def _deliver(
         self,

@@ -16,15 +16,16 @@ import pytest
 from issuer import Issuer
 from issuer.testing import Double
 from tests.colours import Connect
+from tests.core.conftest import daily  # noqa: F401 - a fixture
 from tests.days import VIENNA
 from tests.engine.conftest import direct, ids  # noqa: F401 - fixtures
 from tests.schemes import KEYS, Make
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
-ROOMS = {"core": ("limits", "tags"), "engine": ("calls", "refusals"), "numbers": ("scheme_draws",)}
+ROOMS = {"core": ("adapt", "limits", "periods", "tags"), "engine": ("calls", "refusals"), "numbers": ("scheme_draws",)}
 MODULES = [import_module(f"tests.{room}.test_{name}") for room, names in ROOMS.items() for name in names]
-MAKERS = {"ids", "make", "make_live"}
+MAKERS = {"daily", "ids", "make", "make_live"}
 FIXTURES = MAKERS | {"at", "caplog", "connect", "direct"}
 
 
