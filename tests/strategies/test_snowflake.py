@@ -1,5 +1,6 @@
 """Snowflake numbers: their bits, and how they are made with a clock that stands still until it is moved."""
 
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -119,16 +120,19 @@ def test_a_number_says_when_and_where_it_was_made_and_a_full_millisecond_waits_f
     desk: Opener, moved: MovedClock
 ) -> None:
     ids = desk(machine=513)
-    numbers = [ids.next(), *(ids.next() for _ in range(4095))]
+    numbers = [ids.next()]
+    left = 4095 - Layout().decompose(numbers[0]).sequence
+    assert left >= 2048
+    numbers += [ids.next() for _ in range(left)]
     made = {(Layout().decompose(number).timestamp, Layout().decompose(number).machine) for number in numbers}
     assert made == {(moved.ms, 513)}
     slept = moved.slept
     numbers.append(ids.next())
     assert 0 < moved.slept - slept <= 0.001
-    assert Layout().decompose(numbers[-1]).sequence == 0
+    assert Layout().decompose(numbers[-1]).timestamp == moved.ms
     numbers += ids.take(10_000)
     assert all(one < two for one, two in pairwise(numbers))
-    assert len(numbers) == 4097 + 10_000
+    assert len(numbers) == left + 2 + 10_000
 
 
 @pytest.mark.covers("3.51")
@@ -137,24 +141,44 @@ def test_six_machine_bits_and_sixteen_of_sequence_give_65536_a_millisecond(desk:
     layout = Layout(worker_bits=6, sequence_bits=16)
     first = ids.next()
     here = moved.ms
-    numbers = [first, *ids.take(65_535)]
+    left = 65_535 - layout.decompose(first).sequence
+    assert left > 63_000
+    numbers = [first, *ids.take(left)]
     assert moved.ms == here
     assert {layout.decompose(number).timestamp for number in numbers} == {here}
-    assert len(set(numbers)) == 65_536
+    assert len(set(numbers)) == left + 1
     assert layout.decompose(ids.next()).timestamp == here + 1
 
 
 def test_a_call_without_time_left_is_refused_when_the_millisecond_is_full(desk: Opener) -> None:
     ids = desk()
-    ids.next()
+    left = 4095 - Layout().decompose(ids.next()).sequence
     error = refused(Unavailable, "4096 numbers of this millisecond are used up", ids.take, 5000, timeout=0)
-    assert len(error.drawn) == 4095
+    assert len(error.drawn) == left
 
 
 def test_the_very_first_number_is_not_0(moved: MovedClock) -> None:
-    ticks = Ticks(Layout(epoch=moved.ms), moved.clock)
+    ticks = Ticks(Layout(epoch=moved.ms, sequence_bits=1), moved.clock)
     assert ticks.begin(Tenure(0, moved.ms - 1, moved.ms))
     assert next(ticks) == 1
+
+
+@pytest.mark.covers("N.15")
+def test_numbers_at_a_low_rate_fill_all_partitions_evenly(moved: MovedClock) -> None:
+    """A number each 2 ms. A block of 2048 numbers begins with each of the 2048 sequence numbers once."""
+    ticks = Ticks(Layout(), moved.clock)
+    assert ticks.begin(Tenure(5, moved.ms - 1, moved.ms + 10**6))
+    numbers = []
+    for _ in range(5 * 2048):
+        numbers.append(next(ticks))
+        moved.sleep(0.002)
+    assert numbers == sorted(numbers)
+    for n in (2, 8, 64, 1024):
+        assert set(Counter(number % n for number in numbers).values()) == {len(numbers) // n}
+    for n in (3, 7, 10, 60, 99):
+        counts = Counter(number % n for number in numbers)
+        assert max(counts.values()) < 1.5 * len(numbers) / n
+        assert len(counts) == n
 
 
 def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, moved: MovedClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from random import shuffle
 
 from issuer.errors import ConfigurationError
 from issuer.reentry import CallLock
@@ -15,6 +16,9 @@ from issuer.times import utc
 OVER = -1
 
 _NS = 1_000_000
+
+#: Count of sequence numbers with which a millisecond can begin, at most. To shuffle so many takes 1 ms.
+FIRSTS = 2048
 
 #: A millisecond: its first nanosecond, the first nanosecond after it, and an iterator over its remaining numbers.
 _Moment = tuple[int, int, Iterator[int]]
@@ -32,7 +36,7 @@ class Ticks:
     is safe: the machine number was reserved for that time.
     """
 
-    __slots__ = ("_closed", "_elapsed", "_layout", "_lock", "_moment", "_now", "_used", "alarmed", "tenure")
+    __slots__ = ("_closed", "_elapsed", "_firsts", "_layout", "_lock", "_moment", "_now", "_used", "alarmed", "tenure")
 
     def __init__(self, layout: Layout, clock: Clock) -> None:
         self._layout = layout
@@ -40,6 +44,8 @@ class Ticks:
         self._elapsed = clock.elapsed
         self._lock = CallLock()
         self._moment = _nothing()
+        #: The first sequence numbers of the next milliseconds, the next one last.
+        self._firsts: list[int] = []
         #: The last timestamp used, by this process or by an earlier holder of the machine number, in ms since 1970.
         self._used = 0
         self._closed = False
@@ -95,9 +101,21 @@ class Ticks:
             self._used = timestamp
             self.alarmed = False
             # 0 is not a valid number, so the first ms of the epoch starts at 1 on machine 0.
-            numbers = iter(range(base or 1, base + (1 << layout.sequence_bits)))
+            numbers = iter(range(base + self._first() or 1, base + (1 << layout.sequence_bits)))
             self._moment = timestamp * _NS, (timestamp + 1) * _NS, numbers
             return 0
+
+    def _first(self) -> int:
+        """Return the first sequence number of a millisecond. At least half of the sequence numbers are left.
+
+        At low rates, most milliseconds have one number. If each began with 0, all numbers would be divisible by 4096:
+        a program that chooses a partition by `number % 8` would use one partition. So the lower half of the sequence
+        numbers is used evenly: each once, in random order, before one is used again.
+        """
+        if not self._firsts:
+            self._firsts = list(range(min(FIRSTS, 1 << self._layout.sequence_bits - 1)))
+            shuffle(self._firsts)
+        return self._firsts.pop()
 
     # ------------------------------------------------------------------ tenures
 
