@@ -25,7 +25,7 @@ from issuer_persistence.ledger import LedgerEntry, LedgerPage
 from issuer_persistence.records import PACING, Tag
 
 #: Fields of a record that have a meaning only for tags with a counter.
-OF_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", *PACING)
+OF_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "lease_mode", *PACING)
 
 #: Values of errors that are this large or larger are shown as shortened texts, as in messages.
 _WIDE: Final = 2**64

@@ -15,7 +15,7 @@ from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
 from issuer_persistence.reads import ReadLedger
-from issuer_persistence.records import HIGHEST, Order, StepMode, Tag, now_ms
+from issuer_persistence.records import HIGHEST, LeaseMode, Order, StepMode, Tag, now_ms
 
 #: Maximum number of ledger entries per page.
 PAGE_MOST = 1000
@@ -146,6 +146,7 @@ class Inspection:
         order: "strict" or "trend".
         limit: Last number that may be issued.
         lease: How many numbers each process draws in advance, 0 or more. None if each process uses its own setting.
+        lease_mode: "set" if `lease` applies, "auto" if each process adapts the number to its rate of use.
         description: Text for operators.
         remaining: How many numbers are left in Redis. None if the issuer has no Redis, or Redis cannot be reached.
         rate: Numbers per second, estimated from the newest reservations. None if unknown.
@@ -167,6 +168,7 @@ class Inspection:
     order: Order
     limit: int
     lease: int | None
+    lease_mode: LeaseMode
     description: str
     remaining: int | None
     rate: float | None
@@ -211,6 +213,7 @@ def inspect(tag: str, key: str | None, known: Tag | None = None, *, deleted: boo
         order=scheme_record.in_true_order(record).order,
         limit=scheme_record.last_value(record.scheme, record.limit),
         lease=record.lease,
+        lease_mode=record.lease_mode,
         description=record.description,
         remaining=remaining,
         rate=rate,

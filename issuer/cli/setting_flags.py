@@ -18,8 +18,9 @@ from issuer.strategies.registry import strategy_names
 from issuer_persistence.records import HIGHEST, SETTINGS
 
 
-def _step(value: str) -> int | str:
-    return "auto" if value == "auto" else int(click.INT(value))
+def _or_word(value: str) -> int | str:
+    """Convert a number, or one of the words that stand in its place."""
+    return value if value in ("auto", "process") else int(click.INT(value))
 
 
 def _duration(value: str) -> int | str:
@@ -68,7 +69,8 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "text": {"metavar": "TEXT"},
     "flag": {"is_flag": True, "default": None},
     "shards": {"metavar": "NAME=N", "type": _option, "multiple": True},
-    "step": {"metavar": "N", "type": _step},
+    "step": {"metavar": "N", "type": _or_word},
+    "lease": {"metavar": "N", "type": _or_word},
     "limit": {"metavar": "N", "shell_complete": _starting(lambda: [*limits.NAMES])},
     "scramble": {"metavar": "[FROM=]KEY", "type": _key, "multiple": True, "shell_complete": _key_names},
     "options": {"metavar": "NAME=VALUE", "type": _option, "multiple": True},

@@ -96,6 +96,8 @@ def _step(seen: Inspection) -> str:
 def _lease(seen: Inspection) -> str:
     if seen.order == "strict":
         return "none: the tag is strict"
+    if seen.lease_mode == "auto":
+        return "auto, by the rate of each process"
     if seen.lease is None:
         return "the setting of each process"
     return f"{seen.lease:,} in each process" if seen.lease else "none"

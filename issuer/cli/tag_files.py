@@ -39,7 +39,7 @@ COLUMNS: Final = ("tag", *TAG_OPTIONS)
 #: The allowed types of a value in a file, by the kind of the setting.
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "whole": (int,), "number": (int,), "share": (int, float), "text": (str,), "word": (str,), "flag": (bool,),
-    "step": (int, str), "duration": (int, str),
+    "step": (int, str), "lease": (int, str), "duration": (int, str),
     "limit": (int, str), "scramble": (str, list), "shards": (bool, dict), "options": (dict,),
 }  # fmt: skip
 _DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
@@ -96,7 +96,7 @@ def _from_csv(texts: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _value(line: int, name: str, text: str) -> Any:
     kind = "text" if name == "tag" else TAG_OPTIONS[name].kind
-    if kind in ("whole", "number", "step", "share", "limit", "duration") and _DIGITS.fullmatch(text):
+    if kind in ("whole", "number", "step", "lease", "share", "limit", "duration") and _DIGITS.fullmatch(text):
         return int(text)
     if kind == "share" or (kind in ("scramble", "shards", "options", "flag") and (text in _JSON or text[0] in "[{")):
         try:

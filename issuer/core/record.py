@@ -69,7 +69,7 @@ def listed(prefix: str) -> Steps[list[Tag | Corrupt]]:
 
 
 def _made(tag: str, within: float) -> Steps[Tag | None]:
-    settings = TagSettings(step_mode="auto", order="trend")
+    settings = TagSettings(step_mode="auto", order="trend", lease_mode="auto")
     try:
         return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout), within))
     except TagPresent:  # another process has created the tag

@@ -194,6 +194,7 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
                     break
                 drawn = await combiner.draw(left, deadline)
                 left -= len(drawn)
+                combiner.state.bulk += len(drawn) - 1
                 scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
                 if scheme is None:
                     parts.append(drawn)

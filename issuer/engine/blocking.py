@@ -104,6 +104,7 @@ class Engine(EngineCalls[Combiner]):
                 if combiner.state.lacks(left):
                     self.runner.run(combiner.supply.check_left(left), deadline, tag)
                 drawn = combiner.draw(left, deadline)
+                combiner.state.bulk += len(drawn) - 1
                 numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
         except IssuerError as error:
             self.part_way(tag, error, numbers)

@@ -148,20 +148,28 @@ def once(
 class Draws:
     """Draw commands of one tag, packed in advance except for the count n: `of` takes 0.3 us, `draw` takes 6 us."""
 
-    __slots__ = ("_head", "_tail", "one")
+    __slots__ = ("_draw", "_lease", "_tail", "one")
 
     def __init__(self, key: str, window: float | None, scheme: str = "", claimant: str = "") -> None:
         """`key`, `window`, `scheme`, `claimant`: as in `draw`."""
-        # The packed command is split into the bytes before n (head) and the bytes after n (tail).
-        tail = pack(_election(window, claimant), *_scheme(scheme)).partition(b"\r\n")[2]
+        # A packed command is split into the bytes before n (head) and the bytes after n (tail).
+        self._tail = pack(_election(window, claimant), *_scheme(scheme)).partition(b"\r\n")[2]
         self.one = draw(key, 1, window, scheme, claimant).packed
-        self._head = self.one[: -len(tail) - len(b"$1\r\n1\r\n")]
-        self._tail = tail
+        after = -len(self._tail) - len(b"$1\r\n1\r\n")
+        self._draw = self.one[:after]
+        self._lease = lease(key, 1, window, scheme, claimant).packed[:after]
 
     def of(self, n: int) -> bytes:
         """Return the packed command that draws n numbers."""
+        return self._packed(self._draw, n)
+
+    def lease(self, n: int) -> bytes:
+        """Return the packed command that draws a lease of n numbers."""
+        return self._packed(self._lease, n)
+
+    def _packed(self, head: bytes, n: int) -> bytes:
         digits = b"%d" % n
-        return b"%b$%d\r\n%b\r\n%b" % (self._head, len(digits), digits, self._tail)
+        return b"%b$%d\r\n%b\r\n%b" % (head, len(digits), digits, self._tail)
 
 
 def is_kept(kept: str) -> RedisCall[bool]:
@@ -171,7 +179,7 @@ def is_kept(kept: str) -> RedisCall[bool]:
 
 def lease(key: str, n: int, window: float | None, scheme: str = "", claimant: str = "") -> RedisCall[Leased]:
     """`lease`: draw up to n numbers, which the caller then issues from its memory. Arguments: as in `draw`."""
-    return evalsha("lease", (key,), (n, _election(window, claimant), *_scheme(scheme)), _leased, repeatable=True)
+    return evalsha("lease", (key,), (n, _election(window, claimant), *_scheme(scheme)), leased, repeatable=True)
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
@@ -258,7 +266,8 @@ def drawn(reply: Any) -> Drawn:
     return Drawn("ok", int(reply[1]), int(reply[2]), extend=True, max=int(reply[4]))
 
 
-def _leased(reply: Any) -> Leased:
+def leased(reply: Any) -> Leased:
+    """Decode a reply of `lease`."""
     if reply[0] != b"ok":
         return Leased(reply[0].decode())
     low, high, fence, born, backs, *extend = reply[1:]

@@ -74,6 +74,8 @@ def arguments(tag: Tag) -> dict[str, Any] | None:
         found["limit"] = last
     if scheme_record.strategy(scheme) == scheme_record.SEGMENT:
         found["order"] = tag.order
+        if tag.order == "trend" and tag.lease_mode == "set":
+            found["lease"] = "process" if tag.lease is None else tag.lease
     for name in AS_GIVEN:
         if (value := getattr(tag, name)) != getattr(_DEFAULTS, name):
             found[name] = value

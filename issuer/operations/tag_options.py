@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from issuer.core import scheme_record
 from issuer.core.periods import Restart
 from issuer.core.requests import above_of, flag, seconds, share, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
@@ -15,6 +16,7 @@ from issuer_persistence.records import (
     DEFAULT_MAX_STEP,
     DEFAULT_STEP,
     HIGHEST,
+    LEASE_MOST,
     SETTINGS,
     Order,
     StepMode,
@@ -82,8 +84,11 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "order": _stored("word", "order",
         "`strict`: numbers increase over all processes. `trend`: numbers increase within each process. Default: "
         "`trend` if there is no Redis or the strategy is not `segment`, else `strict`"),
-    "lease": _stored("whole", "lease",
-        "Count of numbers that each process draws from Redis in advance. Only for trend tags. 0 means none"),
+    "lease": TagOption("lease",
+        "Count of numbers of a trend tag that each process draws from Redis in advance, 0 (none)..1000000. `auto`: "
+        "what the process uses in half a second. `process`: the setting `lease` of each process. Default: `auto`",
+        "Count of numbers of a trend tag that each process draws from Redis in advance, 0 (none)..1000000, or `auto`: "
+        "what the process uses in half a second"),
     "ahead": _stored("whole", "ahead",
         "Steps per segment. Larger segments cover a longer outage of the store. Default: 1"),
     "refill_at": _stored("share", "refill_at",
@@ -124,8 +129,10 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
+_OWN_KINDS = ("step", "step_mode", "limit", "order", "lease", "lease_mode", "scheme")
+
 #: Names of settings that are stored as they were given, after a check.
-AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
+AS_GIVEN = [name for name in SETTINGS if name not in _OWN_KINDS]
 
 
 class ConfigureOptions(SchemeOptions, total=False):
@@ -144,8 +151,9 @@ class ConfigureOptions(SchemeOptions, total=False):
         max_step: Highest adapted step, `min_step`..2^63-1. Default: 1_000_000.
         limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64", the default. Later it cannot be lower
             than a number that is reserved already, unless the tag has periods.
-        lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None means the issuer's
-            `lease`.
+        lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. With "auto", the default,
+            each process draws ahead what it uses in half a second, and nothing below 10 numbers a second. A process
+            whose setting `lease` was given uses its setting. "process", for new tags only: the setting of each process.
         ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store. Default: 1.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded to
             0.001. Default: 0.2.
@@ -164,7 +172,7 @@ class ConfigureOptions(SchemeOptions, total=False):
     min_step: int | None
     max_step: int | None
     limit: int | str | None
-    lease: int | None
+    lease: int | Literal["auto", "process"] | None
     ahead: int | None
     refill_at: float | None
     survive: int | str | None
@@ -227,11 +235,12 @@ class TagOptions:
         if order == "strict" and not redis:
             problem = f"tag {tag!r}: strict order needs Redis, but no Redis is configured"
             raise ConfigurationError(problem, tag=tag, advice="configuration.strict_without_redis")
-        others = self.others(tag, order)
+        others = self.others()
         lowest, highest = others.get("min_step", DEFAULT_STEP), others.get("max_step", DEFAULT_MAX_STEP)
         if lowest > highest:
             raise InvalidArgument(f"min_step {lowest} is above max_step {highest}", tag=tag, value=lowest)
         step, mode = self._step(lowest)
+        leased = order == "trend" and scheme_record.strategy(scheme) == scheme_record.SEGMENT
         return TagSettings(
             above=above,
             step=lowest if step is None else step,
@@ -239,6 +248,7 @@ class TagOptions:
             limit=last,
             order=order,
             scheme=scheme,
+            **({"lease_mode": "auto"} if leased else {}) | self.lease(tag, order),
             **others,
         )
 
@@ -258,11 +268,11 @@ class TagOptions:
         tag continues. `scheme`: new scheme, made from `self.given`. `seen`: version of the record from which it was
         made: if the record has changed, the store rejects the changes.
         """
-        others = self.others(tag, None)
+        others = self.others() | self.lease(tag, None)
         if not others and all(value is None for value in (self.get("step"), limit, raise_to, scheme)):
             raise InvalidArgument(
-                f"nothing to change: give step, limit, start, above, {', '.join(AS_GIVEN)}; or of the number scheme "
-                "format, timezone, scramble with scramble_strict, stride with offset",
+                f"nothing to change: give step, limit, start, above, lease, {', '.join(AS_GIVEN)}; or of the number "
+                "scheme format, timezone, scramble with scramble_strict, stride with offset",
                 tag=tag,
             )
         step, mode = self._step(others.get("min_step", min_step))
@@ -282,11 +292,26 @@ class TagOptions:
             return (None, None) if step is None else (lowest, "auto")
         return whole(step, "step", 1, HIGHEST), "fixed"
 
-    def others(self, tag: str, order: Order | None) -> dict[str, Any]:
+    def lease(self, tag: str, order: Order | None) -> dict[str, Any]:
+        """Check the given lease, and return it as the store has it, by name. Raises InvalidArgument.
+
+        `order`: order of the tag. If it is "strict", only the lease 0 is valid. None: of a tag that is there.
+        """
+        lease = self.get("lease")
+        if lease is None:
+            return {}
+        if order == "strict" and lease not in (0, "process"):
+            raise InvalidArgument(f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=lease)
+        if lease == "process" and order is not None:
+            return {"lease_mode": "set"}
+        if lease == "auto":
+            return {"lease_mode": "auto"}
+        return {"lease_mode": "set", "lease": whole(lease, "lease", 0, LEASE_MOST)}
+
+    def others(self) -> dict[str, Any]:
         """Check the given settings that are stored as they were given, see AS_GIVEN. Return them by name.
 
-        If one is invalid, raise InvalidArgument. `order`: order of the tag. If it is "strict", a lease is invalid. None
-        means that the lease is not checked against the order.
+        If one is invalid, raise InvalidArgument.
         """
         found: dict[str, Any] = {}
         for name in AS_GIVEN:
@@ -303,10 +328,6 @@ class TagOptions:
                 found[name] = flag(value, name)
             else:
                 found[name] = check_description(value)
-        if order == "strict" and found.get("lease"):
-            raise InvalidArgument(
-                f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=found["lease"]
-            )
         return found
 
 

@@ -109,10 +109,12 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
             settings = yield from _settings(tag, asked, config)
         yield from _refuse_foreign(settings, config)
         return None
-    said = {"step": asked.get("step"), **asked.others(tag, None)}
+    said = {"step": asked.get("step"), "lease": asked.get("lease"), **asked.others()}
     has = {name: getattr(there, name) for name in said}
     if there.step_mode == "auto":
         has["step"] = "auto"
+    if there.lease_mode == "auto" or has["lease"] is None:
+        has["lease"] = "auto" if there.lease_mode == "auto" else "process"
     differs = {name: (want, has[name]) for name, want in said.items() if want is not None and want != has[name]}
     return _differences(there, asked, keys=config.settings.keys) | differs
 

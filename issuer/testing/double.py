@@ -195,7 +195,7 @@ class Double:
             await found.close()
 
     def _with(self, settings: dict[str, Any]) -> dict[str, Any]:
-        ours = {"redis": self.redis_url, "config": self._server.config, "scheduler": None}
+        ours = {"redis": self.redis_url, "config": self._server.config, "scheduler": None, "lease": 0}
         given = {**ours, **self._settings, **settings}
         if "store" not in given:
             # Not its URL: for that, Python reads the metadata of all installed packages, which takes 3 ms.

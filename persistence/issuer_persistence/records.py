@@ -31,6 +31,7 @@ Order = Literal["strict", "trend"]
 
 #: "fixed": an operator or a program has set the step. "auto": the issuer adapts the step to the tag's rate of use.
 StepMode = Literal["fixed", "auto"]
+LeaseMode = Literal["set", "auto"]
 
 #: Highest number: 2^63-1, the largest signed 64-bit integer.
 HIGHEST = 2**63 - 1
@@ -168,6 +169,7 @@ class StoredSettings:
         order: "strict" or "trend".
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
             setting. A strict tag has 0 or None.
+        lease_mode: "set" if `lease` applies, "auto" if each process adapts the number to its rate of use.
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
@@ -185,6 +187,7 @@ class StoredSettings:
     limit: int = _setting(HIGHEST, range=(1, HIGHEST), required=True)
     order: Order = _setting("strict", words=get_args(Order), required=True, changes=False)
     lease: int | None = _setting(None, range=(0, LEASE_MOST))
+    lease_mode: LeaseMode = _setting("set", words=get_args(LeaseMode))
     ahead: int = _setting(1, range=(1, AHEAD_MOST))
     refill_at: float = _setting(DEFAULT_REFILL_AT, share=(0.01, 0.9))
     survive: int = _setting(0, range=(0, DURATION_MOST))
@@ -295,10 +298,11 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
         else:
             # Int64 of MongoDB and bool are subclasses of int.
             found[name] = int(value) if isinstance(value, int) and not setting.flag else value
-    if found["order"] == "strict" and found["lease"]:
+    if found["order"] == "strict":
         # A strict tag must have no lease, so its lease is ignored. Such a record exists if the order was changed by
         # hand, or if an older program created the tag again as a strict tag and kept the old lease.
-        found["lease"] = None
+        found["lease_mode"] = "set"
+        found["lease"] = found["lease"] and None
     return found
 
 

@@ -82,7 +82,19 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     direct("next", "orders", "-n", "61")
     content = direct("inspect", "orders", "--json").json()
     assert list(content) == [
-        *("tag", "store", "redis", "order", "limit", "lease", "description", "remaining", "rate", "runway"),
+        *(
+            "tag",
+            "store",
+            "redis",
+            "order",
+            "limit",
+            "lease",
+            "lease_mode",
+            "description",
+            "remaining",
+            "rate",
+            "runway",
+        ),
         *("last_extension", "waste"),
     ]
     assert list(content["waste"]) == ["numbers", "of", "since"]
@@ -102,7 +114,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     ):
         assert said in sheet
     direct("create", "users")
-    assert "lease        the setting of each process\n" in direct("inspect", "users").out
+    assert "lease        auto, by the rate of each process\n" in direct("inspect", "users").out
     assert direct("configure", "users", "--no-drain").err.endswith("drain False\n")
     assert "drain        no: processes keep their unused numbers\n" in direct("inspect", "users").out
     direct("configure", "users", "--drain")
@@ -117,7 +129,8 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     assert [*tags[0]] == [
         *(
             "tag", "max", "step", "step_mode", *("target", "min_step", "max_step"), "limit", "order", "lease",
-            "ahead", "refill_at", *("survive", "drain"), "description", "scheme", "created", "timestamp", "version",
+            "lease_mode", "ahead", "refill_at", *("survive", "drain"), "description", "scheme", "created", "timestamp",
+            "version",
         ),
         *("halted", "deleted"),
     ]  # fmt: skip
@@ -205,9 +218,9 @@ def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(
     if beside:
         service.execute("SELECT * FROM tags").fetchall()
     with closing(sqlite3.connect(home / "ids.db", isolation_level=None)) as database:
-        for trigger in ("step_mode", "refill_at", "pace", "drain"):
+        for trigger in ("step_mode", "refill_at", "pace", "drain", "lease_mode"):
             database.execute(f"DROP TRIGGER {trigger}_is_kept")
-        for column in ("step_mode", "refill_at", "survive", "target", "min_step", "max_step", "drain"):
+        for column in ("step_mode", "refill_at", "survive", "target", "min_step", "max_step", "drain", "lease_mode"):
             database.execute(f"ALTER TABLE tags DROP COLUMN {column}")
         for column in ("application", "born"):
             database.execute(f"ALTER TABLE segments DROP COLUMN {column}")

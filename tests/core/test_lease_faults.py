@@ -165,8 +165,9 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
 
 @pytest.mark.covers("3.21")
 def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_redis_again(
-    leased: Make, proxy: FaultProxy, other: Issuer
+    leased: Make, proxy: FaultProxy, other: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(supply, "AHEAD", 0)
     with leased(redis=proxy.url, lease=50) as ids:
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
         until_held(ids)

@@ -14,6 +14,7 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.clock import Deadline
+from issuer.core.supply import supply
 from issuer.core.supply.supply import Supply
 from issuer.gateway.commands import script
 from issuer_persistence.memory import MemoryStore
@@ -69,8 +70,9 @@ def until_held(ids: Any) -> None:
 
 @BOTH
 def test_redis_moves_by_a_lease_and_the_next_one_is_fetched_at_exactly_a_fifth(
-    make_live: Make, other: Issuer, cur: Cur
+    make_live: Make, other: Issuer, cur: Cur, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(supply, "AHEAD", 0)
     ids = make_live(lease=100)
     for start in (0, 100, 200):
         assert [ids.next("a") for _ in range(19)] == list(range(start + 1, start + 20))
@@ -80,6 +82,27 @@ def test_redis_moves_by_a_lease_and_the_next_one_is_fetched_at_exactly_a_fifth(
         assert [ids.next("a") for _ in range(80)] == list(range(start + 21, start + 101))
         assert cur() == start + 200
     assert other.inspect("a").store.max == 100_000
+
+
+def test_an_interrupt_while_a_lease_is_drawn_leaves_the_tag_to_others(
+    make_live: Make, other: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert other.inspect("a").order == "trend"
+    ids = make_live(lease=5, scheduler=None)
+    numbers = [ids.next("a") for _ in range(5)]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    combiner = ids.engine.registry.combiner("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(combiner._node), "draw", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ids.next("a")
+    assert combiner.supply.refill.leases.flights.flight is None
+    with ThreadPoolExecutor(1) as pool:
+        numbers.append(pool.submit(ids.next, "a").result(60))
+    assert numbers == [1, 2, 3, 4, 5, 6]
 
 
 @BOTH

@@ -226,7 +226,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md
 CHANGED = {name for name, setting in SETTINGS.items() if setting.changes}
 
 #: What callers say by several arguments of their own.
-OF_CALLERS = SETTINGS.keys() - {"scheme", "step_mode"}
+OF_CALLERS = SETTINGS.keys() - {"lease_mode", "scheme", "step_mode"}
 BEGINNING = {"start", "above"}
 
 

@@ -28,6 +28,8 @@ import issuer
 from issuer.drivers.aio.callers import Waiter
 
 CALLERS = 20
+#: More than the parent uses of a lease that it draws when the fork comes.
+LEASE = 100
 parent = os.getpid()
 numbers: list[int] = []
 refused: list[str] = []
@@ -100,6 +102,11 @@ PLAIN: dict[str, tuple[str, dict[str, Any], Callable[[Any], list[int]]]] = {
     "take": (LINK, {}, lambda ids: ids.take("t", 5)),
     "issue": (DONE, {}, lambda ids: [ids.issue("t").value]),
     "reserve": (DONE, {"order": "trend"}, lambda ids: list(ids.reserve("t", 5))),
+    "refill": (
+        "issuer.drivers.blocking.connections:Node.draw",
+        {"order": "trend", "lease": LEASE},
+        lambda ids: [ids.next("t") for _ in range(6 * LEASE)],
+    ),
     "drawn": ("issuer.drivers.blocking.combiner:Combiner.draw", {"step": 7}, lambda ids: ids.take("t", 30)),
     "strategy": (
         "issuer.strategies.serving:StrategyRunner._checked",
@@ -117,11 +124,13 @@ GREENLETS: dict[str, tuple[str, dict[str, Any]]] = {
 def plain() -> None:
     """Fork within a call, as a signal handler may."""
     place, settings, call = PLAIN[where]
-    ids = issuer.connect(redis=redis, store=store, scheduler=None)
+    ids = issuer.connect(redis=redis, store=store, scheduler="background" if where == "refill" else None)
     ids.create("t", **settings)
     ids.next("t")
     fork_at(place)
     got(partial(call, ids))
+    if where == "refill" and os.getpid() != parent and (ids.inspect("t").redis.cur or 0) >= ids.next("t"):  # type: ignore[union-attr]  # Redis answers
+        others.append("a number of the lease that belongs to the parent")
     end()
 
 
@@ -173,13 +182,15 @@ TASKS = {
     "take": "issuer.engine.aio:AsyncEngine._drawn",
     "issue": "issuer.drivers.aio.runner:AsyncRunner.run",
     "waiter": "issuer.drivers.aio.connections:AsyncConnections.draw",
+    "refill": "issuer.drivers.aio.connections:AsyncConnections.draw",
 }
 
 
 async def tasks() -> None:
     """Fork in one of several tasks; the loop goes on in the child."""
     ids = issuer.aconnect(redis=redis, store=store, scheduler=None)
-    await ids.create("t")
+    settings: dict[str, Any] = {"order": "trend", "lease": LEASE} if where == "refill" else {}
+    await ids.create("t", **settings)
     await ids.next("t")
 
     async def call() -> None:

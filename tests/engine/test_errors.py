@@ -35,7 +35,7 @@ SNOWFLAKE = {"strategy": "snowflake", "options": {"epoch": 0}}
 STATE = values.StoreState(**{each.name: getattr(TAG, each.name) for each in dataclasses.fields(values.StoreState)})
 
 
-SEEN = values.Inspection("orders", STATE, None, "strict", 99, None, "", None, None, None)
+SEEN = values.Inspection("orders", STATE, None, "strict", 99, None, "set", "", None, None, None)
 
 
 NUMBERS = values.MachineNumbers([values.MachineNumber(3, "", None, 5, 0)], 1024)

@@ -16,9 +16,9 @@ from tests.colours import COLOURS
 from tests.programs import fresh
 
 PLACES = {
-    "plain": ("reply", "released", "take", "issue", "reserve", "drawn", "strategy"),
+    "plain": ("reply", "released", "take", "issue", "reserve", "refill", "drawn", "strategy"),
     "greenlets": ("set aside", "batch"),
-    "tasks": ("next", "take", "issue", "waiter"),
+    "tasks": ("next", "take", "issue", "refill", "waiter"),
 }
 
 

@@ -112,7 +112,7 @@ ISSUER = Path(__file__).resolve().parents[2] / "issuer"
 
 #: The most lines of code that both colours have. 438 when they were counted first; what is left are calls that pass on
 #: a method's arguments, what makes an object of either colour, and the beginnings and ends of tries around an await.
-MOST = 153
+MOST = 163
 
 
 def pairs() -> list[tuple[Path, Path]]:

@@ -95,6 +95,12 @@ _SCHEMA_8 = (
         AND (survive <> 0 OR target <> 600 OR min_step <> 1000 OR max_step <> 1000000)
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the target of this tag must not write it: upgrade'); END""",
 )
+_SCHEMA_9 = (
+    "ALTER TABLE tags ADD COLUMN drain INTEGER CHECK (drain IS NULL OR drain IN (0, 1))",
+    """CREATE TRIGGER drain_is_kept BEFORE INSERT ON tags
+    WHEN NEW.drain IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND drain = 0 AND NOT deleted)
+    BEGIN SELECT RAISE(ABORT, 'a program too old for the drain of this tag must not write it: upgrade'); END""",
+)
 _STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
 #: Blanks, and what the error of a trigger says: these may differ between programs.
 _OF_NO_EFFECT = re.compile(r"\s*([()]|\s)\s*|too old for [^']*")
@@ -117,7 +123,7 @@ def older(tmp_path: Path) -> Iterator[Callable[[int], sqlite3.Connection]]:
 
     def at(version: int) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        schemas = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6, _SCHEMA_7, _SCHEMA_8)
+        schemas = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6, _SCHEMA_7, _SCHEMA_8, _SCHEMA_9)
         for steps in schemas[:version]:
             for statement in steps:
                 connection.execute(statement)
@@ -160,7 +166,7 @@ def schema(connection: sqlite3.Connection) -> int:
     return found
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 8, 9])
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
@@ -200,6 +206,7 @@ def test_the_table_itself_refuses_what_has_another_type(store: SQLiteStore, old:
         "scheme = x'7b7d'",
         *(f"step_mode = {value}" for value in ("'x'", "''", "1")),
         *(f"{name} = {value}" for name in ("target", "survive", "min_step") for value in ("'x'", "-1", "1.5")),
+        *(f"lease_mode = {value}" for value in ("'x'", "''", "1")),
         *(f"drain = {value}" for value in ("'x'", "-1", "2", "0.5")),
         *(f"refill_at = {value}" for value in ("'x'", "0", "1", "-0.2", "1.5")),
     ):
@@ -256,6 +263,7 @@ _SETTINGS: dict[int, tuple[str, Any, Any]] = {
     6: ("refill_at", 0.8, 0.2),
     7: ("target", 60, 600),
     8: ("drain", False, True),
+    9: ("lease_mode", "auto", "set"),
 }
 
 
@@ -265,7 +273,7 @@ def test_an_older_program_that_had_the_file_open_cannot_drop_what_it_knows_nothi
 ) -> None:
     name, used, plain = _SETTINGS[version]
     knows: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": "{}", "step_mode": "fixed", "refill_at": 0.2}
-    knows["target"] = 600
+    knows |= {"target": 600, "drain": 1}
     old = older(version)
     known = dict([*knows.items()][: version - 1 - (version > 4)])
     store.configure("orders", TagChanges(**{name: used}), timeout=TIMEOUT)
@@ -298,7 +306,7 @@ def test_entries_that_a_program_of_schema_4_writes_meanwhile_say_nothing_of_a_se
     assert (found[1].application, found[1].born) == ("billing", "b")
 
 
-@pytest.mark.parametrize("version", [8, 7, 6, 5, 4])
+@pytest.mark.parametrize("version", [9, 8, 7, 6, 5, 4])
 def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_the_older_schema(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:

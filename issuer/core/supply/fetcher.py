@@ -241,18 +241,20 @@ class Fetcher:
             return False
         return True
 
-    def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
+    def fly(
+        self, flight: Flight, deadline: Deadline, *, in_person: bool = False, fetch: Fetch | None = None
+    ) -> Steps[int]:
         """Run a flight: fetch a range, and end the flight, also after an error. Returns how many ranges came: 0 or 1.
 
         Does nothing if another caller has already started the flight. `in_person`: a waiting caller runs this, and may
-        have little time left.
+        have little time left. `fetch`: used in place of the fetcher's own function.
         """
         loaded, flights, emit = 0, self.flights, self._runtime.emit
         if not flight.start():
             return loaded
         away = isinstance(flights.trouble, StoreUnavailable)
         try:
-            loaded, progress = yield from self._fetch(flight, deadline)
+            loaded, progress = yield from (fetch or self._fetch)(flight, deadline)
         except IssuerError as error:
             if isinstance(error, StoreUnavailable) and not away:
                 emit(StoreSilent(self._tag, error, self._runtime.scheduled))

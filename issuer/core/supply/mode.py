@@ -24,9 +24,10 @@ from issuer.core.steps import Steps, kept, public, send
 from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer, stream_lease, unused
+from issuer.core.supply.pace import Pace, auto_lease
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.source import TagSource
-from issuer.core.supply.state import TagState
+from issuer.core.supply.state import WARN_AT, TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.gateway import tag_scripts
@@ -63,8 +64,12 @@ class Origin:
         #: their current size. Both are 0 without such a stream.
         self._stream_least = 0
         self.stream_lease = 0
-        #: When the last lease was drawn, on the monotonic clock.
+        #: Size of leases that this process adapts to its rate of use. 0: too few numbers are used for leases.
+        self.auto = 0
+        self._pace = Pace()
+        #: When the last lease was drawn, on the monotonic clock, and how many seconds the one before it lasted.
         self._leased_at = 0.0
+        self.lasted = inf
         self._draws: Iterator[int] | None = None
         self.tag = state.tag
         self._state = state
@@ -120,7 +125,28 @@ class Origin:
         record = self._state.record
         if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
+        if record.lease_mode == "auto" and self._runtime.settings.sources["lease"] == "default":
+            return max(self.auto, self.stream_lease)
         return record.lease if record.lease is not None else self._runtime.settings.lease or self.stream_lease
+
+    def pace(self, cur: int) -> Steps[None]:
+        """Adapt leases to the rate of use. If it has fallen below 10 numbers a second, return the unused numbers.
+
+        Each sweep calls this. `cur`: last number that Redis has issued, 0 if unknown.
+        """
+        state, record = self._state, self._state.record
+        rate = self._pace.rate(state.issued - state.bulk)
+        if record is None or record.lease_mode != "auto" or self.mode is Mode.DIRECT:
+            size = 0
+        else:
+            used, last = state.used(record, cur)
+            size = 0 if used * 100 >= last * WARN_AT else auto_lease(rate, record.segment)
+        before, self.auto = self.auto, size
+        if bool(before) != bool(size):
+            self.publish()
+        if before and not size and self.mode is Mode.LEASED and state.buffer is not None:
+            yield from self.give_back(*state.buffer.empty())
+            self.publish()
 
     def lease_for_stream(self, n: int) -> Steps[None]:
         """Draw n numbers in advance from now on, if neither the trend tag nor the issuer sets the size of leases.
@@ -137,10 +163,10 @@ class Origin:
     def leased(self) -> None:
         """Record that a lease was drawn. The time since the last one determines the size of a stream's next lease."""
         now, record = monotonic(), self._state.record
-        lasted, self._leased_at = now - self._leased_at, now
+        self.lasted, self._leased_at = now - self._leased_at, now
         if self._stream_least and record is not None:
             least = self._stream_least
-            self.stream_lease = stream_lease(self.stream_lease, lasted, least=least, segment=record.segment)
+            self.stream_lease = stream_lease(self.stream_lease, self.lasted, least=least, segment=record.segment)
 
     # ------------------------------------------------------------------ the record
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from issuer.clock import Deadline
 from issuer.core.error_mapping import refused
 from issuer.core.events import ElectionWon, LeaseDrawn, NumbersWasted, SegmentLoaded
@@ -14,7 +16,7 @@ from issuer.core.supply.fetcher import Fetcher, Shortage
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.state import TagState
+from issuer.core.supply.state import Buffer, TagState
 from issuer.errors import ConfigurationError, CorruptState, ForeignHash, IssuerError, Unavailable
 from issuer.gateway import tag_scripts
 from issuer_persistence.records import LEASE_MOST
@@ -153,38 +155,85 @@ class Refill:
 
     # ------------------------------------------------------------------ leases
 
-    def _lease(self, flight: Flight, deadline: Deadline) -> Steps[tuple[int, bool]]:
-        """Return how many leases were drawn (0 or 1), and whether callers may retry now."""
-        state, runtime, origin = self._state, self._runtime, self._origin
+    def begin(self, n: int) -> tuple[Flight, Buffer, int] | None:
+        """Begin to refill the buffer from Redis, for callers that want n numbers.
+
+        Returns the flight, the buffer, and the size of the lease, or 0 if the callers use up a whole lease. The caller
+        draws the lease itself, with one call, and passes the reply to `landed`. For 0 it draws n numbers, and passes
+        the reply to `Supply.passed`. None: it must use `obtain`.
+        """
+        state, origin, flights = self._state, self._origin, self.leases.flights
         buffer, least = state.buffer, origin.lease_size()
-        if buffer is None or origin.mode is Mode.DIRECT or not buffer.due:
+        if not least or buffer is None or origin.mode is Mode.DIRECT or not state.owned or flights.failures:
+            return None
+        flight, leads = flights.join(n)
+        if not (leads or flight.ours) or not flight.start():  # it is ours if an interrupt ended the call that began it
+            return None
+        if state.record is None or not buffer.due:  # another caller has refilled it
+            flights.finish(flight, progress=True)
+            return None
+        return flight, buffer, least if least > n else 0
+
+    @property
+    def begun(self) -> Flight | None:
+        """The flight that this caller has begun. If it is not under way, an interrupt has ended its call."""
+        flight = self.leases.flights.flight
+        return flight if flight is not None and flight.ours else None
+
+    def leave(self) -> None:
+        """End the flight of this caller, which was interrupted. The other callers begin a flight of their own."""
+        flight = self.begun
+        if flight is not None:
+            flight.finish(progress=False)
+
+    def landed(self, flight: Flight, buffer: Buffer, drawn: tag_scripts.Leased) -> bool:
+        """Put a lease that was just drawn into the buffer, and end the flight. False: `land` must do that.
+
+        The reply is not the usual one: it has no numbers, or its hash is new.
+        """
+        if drawn.status != "ok" or drawn.born != self._origin.born:
+            return False
+        _, kept = self._kept(flight, buffer, self._granted(drawn, 0))
+        if kept:
+            self.leases.flights.finish(flight, progress=True)
+        return kept
+
+    def land(
+        self, flight: Flight, buffer: Buffer, first: tag_scripts.Leased | Unavailable | None, deadline: Deadline
+    ) -> Steps[int]:
+        """Go on with a flight that `begin` returned. `first`: the reply or error of the draw. None: draw the lease."""
+        fetch = partial(self._lease, buffer=buffer, first=first)
+        return self.leases.fly(flight, deadline, in_person=True, fetch=fetch)
+
+    def _lease(
+        self,
+        flight: Flight,
+        deadline: Deadline,
+        buffer: Buffer | None = None,
+        first: tag_scripts.Leased | Unavailable | None = None,
+    ) -> Steps[tuple[int, bool]]:
+        """Return how many leases were drawn (0 or 1), and whether callers may retry now. For the rest see `land`."""
+        state, origin = self._state, self._origin
+        buffer, least = buffer or state.buffer, origin.lease_size()
+        if buffer is None or (first is None and (origin.mode is Mode.DIRECT or not buffer.due)):
             return 0, True
-        if not least:  # the tag's lease was set to 0
+        if first is None and not least:  # the tag's lease was set to 0
             origin.publish()
             return 0, True
         granted = 0
         for _ in range(ATTEMPTS):
-            piece = yield from self._drawn_lease(least, min(flight.wanted, LEASE_MOST), deadline)
-            with origin.lock.thread, origin.lock.call():
-                welcome = (
-                    state.ended is None
-                    and origin.lease_size()
-                    and state.buffer is buffer
-                    and self.leases.flights.is_current(flight)
-                )
-                kept = bool(welcome) and buffer.add(piece)
-                origin.born = piece.born if kept else origin.born
+            piece = yield from self._drawn_lease(least, min(flight.wanted, LEASE_MOST), deadline, first)
+            first = None
+            welcome, kept = self._kept(flight, buffer, piece)
             if kept:
-                origin.leased()
-                runtime.emit(LeaseDrawn(state.tag, piece.low, piece.high))
-                runtime.attend()
+                self._runtime.attend()
                 return 1, True
             if not welcome or piece.low >= buffer.issued:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
             # Higher numbers were issued before the lease came, or Redis went back in time. The lease is a gap.
-            runtime.emit(NumbersWasted(state.tag, piece.high - piece.low))
+            self._runtime.emit(NumbersWasted(state.tag, piece.high - piece.low))
         raise CorruptState(
             f"Redis key {state.key} went back in time: it returned {granted}, which is below {buffer.issued}, a number "
             "that this process has issued",
@@ -192,13 +241,44 @@ class Refill:
             advice="corrupt_state.recover",
         )
 
-    def _drawn_lease(self, least: int, wanted: int, deadline: Deadline) -> Steps[Lease]:
-        """Draw a lease of `least` numbers, or of `wanted` numbers if a caller wants more."""
+    def _kept(self, flight: Flight, buffer: Buffer, piece: Lease) -> tuple[bool, bool]:
+        """Put the lease into the buffer. Returns whether the tag still wants it, and whether it was put there."""
+        state, origin = self._state, self._origin
+        with origin.lock.thread, origin.lock.call():
+            welcome = (
+                state.ended is None
+                and origin.lease_size() > 0
+                and state.buffer is buffer
+                and self.leases.flights.is_current(flight)
+            )
+            kept = welcome and buffer.add(piece)
+            origin.born = piece.born if kept else origin.born
+        if kept:
+            origin.leased()
+            self._runtime.emit(LeaseDrawn(state.tag, piece.low, piece.high))
+        return welcome, kept
+
+    def _granted(self, drawn: tag_scripts.Leased, wanted: int) -> Lease:
+        """Return the lease of a reply. If it elects this process, load the next segment."""
+        if self._shortage.loss:
+            self._shortage.loss_over(drawn.low)
+        if drawn.extend:
+            self.elected(wanted - (drawn.high - drawn.low))
+        return Lease(drawn.low, drawn.high, drawn.fence, drawn.born, drawn.backs)
+
+    def _drawn_lease(
+        self, least: int, wanted: int, deadline: Deadline, first: tag_scripts.Leased | Unavailable | None
+    ) -> Steps[Lease]:
+        """Draw a lease of `least` numbers, or of `wanted` numbers if a caller wants more. `first`: see `land`."""
         n, state, origin = max(least, wanted), self._state, self._origin
         while True:
-            yield from origin.refuse_foreign(probe=False)
-            call = tag_scripts.lease(state.key, n, self.window, state.scheme_id, self.claimant)
-            drawn = yield from send(call, probe=False)
+            if isinstance(first, Unavailable):
+                raise first
+            drawn, first = first, None
+            if drawn is None:
+                yield from origin.refuse_foreign(probe=False)
+                call = tag_scripts.lease(state.key, n, self.window, state.scheme_id, self.claimant)
+                drawn = yield from send(call, probe=False)
             if drawn.status == "ok":
                 break
             if drawn.status in ("notmaster", "corrupt"):
@@ -207,10 +287,7 @@ class Refill:
                 yield from origin.read()
             self._shortage.none_drawn(drawn.status)
             yield from self.segments.wait_for(deadline, wanted)
-        if self._shortage.loss:
-            self._shortage.loss_over(drawn.low)
-        if drawn.extend:
-            self.elected(wanted - (drawn.high - drawn.low))
+        lease = self._granted(drawn, wanted)
         if drawn.born != origin.born:
             # The hash is new: the tag may have been deleted and created again, as strict, and then has no leases. So
             # read its record. If the store does not answer, draw no more leases until the record is read.
@@ -218,4 +295,4 @@ class Refill:
                 yield from origin.read()
             except Unavailable:
                 origin.forget_record()
-        return Lease(drawn.low, drawn.high, drawn.fence, drawn.born, drawn.backs)
+        return lease

@@ -63,6 +63,8 @@ class TagState:
         self.alone = 0
         self.draws = 0
         self.numbers = 0
+        #: How many of the issued numbers a call has taken together with others: a `take` of n numbers counts n - 1.
+        self.bulk = 0
         #: The limit and period for which LimitNear was last sent.
         self._warned_of: tuple[int, int] | None = None
 

@@ -12,7 +12,7 @@ from msgspec.json import schema_components
 from issuer.doors.web.replies import Problem
 from issuer.errors import InvalidArgument, brief
 from issuer.numbers.limits import NAMES
-from issuer_persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST, LEASE_MOST
 
 #: Pattern of a text that is read as an integer. Python can read up to 4300 digits; 100 are allowed here. The issuer
 #: then rejects integers that are too large.
@@ -45,6 +45,7 @@ KINDS: Final[Mapping[str, Any]] = {
     "text": str,
     "flag": bool,
     "step": _narrow(int, minimum=1, maximum=HIGHEST) | Literal["auto"],
+    "lease": _narrow(int, minimum=0, maximum=LEASE_MOST) | Literal["auto", "process"],
     "limit": _narrow(int, minimum=1, maximum=HIGHEST)
     | _narrow(str, anyOf=[{"type": "string", "pattern": _PATTERN}, {"enum": [*NAMES]}]),
     "duration": _narrow(int, minimum=0) | _narrow(str, pattern="^[0-9]+[smhd]$"),

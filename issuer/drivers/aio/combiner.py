@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from operator import length_hint
 from typing import TypeVar
 
 from issuer.clock import Deadline, monotonic
@@ -112,8 +113,12 @@ class AsyncCombiner:
 
         Raises InvalidArgument. In another event loop, the call or its `await` raises RuntimeError.
         """
-        if self.state.buffer is not None or self.state.source is not None:
+        state = self.state
+        if state.source is not None or (
+            state.buffer is not None and (length_hint(state.buffer.open) or self.supply.alone)
+        ):
             return self._from_memory(timeout)
+        # As `_queued` does. To call it here would cost 3 % of a number's time.
         alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
         if self._server is None:
             self._begin()
@@ -121,6 +126,16 @@ class AsyncCombiner:
         queue = self._queue
         queue.callers.append(future)
         queue.until.append(self._until if alarm is None else alarm)
+        return future
+
+    def _queued(self, timeout: float | None) -> asyncio.Future[int]:
+        if self._server is None:
+            self._begin()
+        future = self._future()
+        self._queue.callers.append(future)
+        self._queue.until.append(
+            self._until if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
+        )
         return future
 
     def enqueue(self, waiter: Waiter) -> None:
@@ -142,6 +157,8 @@ class AsyncCombiner:
         await self._give_turn()
         for number in self.state.open:
             return number
+        if not self.supply.alone:
+            return await self._queued(timeout)
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
         return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
 
@@ -174,13 +191,14 @@ class AsyncCombiner:
 
     async def draw(self, n: int, deadline: Deadline) -> Sequence[int]:
         """Draw up to n numbers, at least one. Waits until the deadline. Those of a counter are a range."""
-        if self.state.buffer is None and self.state.source is None:
-            return await self._draw(n, deadline.at)
-        await self._give_turn()
-        if n == 1:
-            for number in self.state.open:
-                return range(number, number + 1)
-        return await self.run(self.supply.obtain(n, deadline), deadline)
+        if self.state.buffer is not None or self.state.source is not None:
+            await self._give_turn()
+            if n == 1:
+                for number in self.state.open:
+                    return range(number, number + 1)
+        if self.state.source is not None:
+            return await self.run(self.supply.obtain(n, deadline), deadline)
+        return await self._draw(n, deadline.at)
 
     async def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the steps (calls to Redis and the store) to their end, and return their result."""
@@ -190,11 +208,15 @@ class AsyncCombiner:
         """Draw with one call to Redis, or with `Supply` if the reply has no numbers. `until`: deadline (monotonic)."""
         first: tag_scripts.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
-        if node is not None and redis is not None and self.state.buffer is None:
-            packed = self._one if n == 1 else self._draws.of(n)
+        if self.state.buffer is not None:
+            await self._give_turn()
+            numbers = await self._from_buffer(n, until)
+            if numbers is not None:
+                return numbers
+        elif node is not None and redis is not None:
             before = self.state.seen
             try:
-                reply = await redis.draw(node, packed, until)
+                reply = await redis.draw(node, self._one if n == 1 else self._draws.of(n), until)
             except RedisUnavailable as error:
                 first = error
             else:
@@ -204,17 +226,47 @@ class AsyncCombiner:
                     if isinstance(taken, range):
                         return taken
                     first = taken
-        if self.state.buffer is not None:
-            await self._give_turn()
-        self._node, deadline = None, Deadline.until(until)
+        return await self._obtain(n, Deadline.until(until), first)
+
+    async def _obtain(
+        self, n: int, deadline: Deadline, first: tag_scripts.Drawn | RedisUnavailable | None
+    ) -> Sequence[int]:
+        self._node = None
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
-        if redis is not None:
+        if self._redis is not None:
             if self.state.owned:
-                self._node = redis.node(self.state.key)
+                self._node = self._redis.node(self.state.key)
                 self.supply.used()  # again: if `rest` was called meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers
+
+    async def _from_buffer(self, n: int, until: float) -> range | None:
+        """Draw from the local buffer. If it is empty, refill it with one call to Redis. None: use `Supply`."""
+        supply, node, redis = self.supply, self._node, self._redis
+        numbers = supply.at_hand(n)
+        begun = None if numbers is not None or node is None or redis is None else supply.refill.begin(n)
+        if begun is None or node is None or redis is None:
+            return numbers
+        flight, buffer, size = begun
+        first: tag_scripts.Leased | RedisUnavailable | None = None
+        try:
+            try:
+                reply = await redis.draw(node, self._draws.lease(size) if size else self._draws.of(n), until)
+            except RedisUnavailable as error:
+                first = error
+            else:
+                if reply is not None and not size:
+                    return supply.passed(flight, reply, n)
+                drawn = first = None if reply is None else tag_scripts.leased(reply)
+                if drawn is not None and supply.refill.landed(flight, buffer, drawn):
+                    return supply.at_hand(n)
+            deadline = Deadline.until(until)
+            await self.run(supply.refill.land(flight, buffer, first, deadline), deadline)
+        except BaseException:
+            flight.finish(progress=False)
+            raise
+        return None
 
     def _taken(self, reply: list[bytes], n: int, before: int) -> range | tag_scripts.Drawn | None:
         """Return the numbers of a reply, or the reply itself if it has no numbers. None: draw again with `Supply`.
@@ -289,6 +341,7 @@ class AsyncCombiner:
             n = sum([each.missing for each in callers])  # type: ignore[misc,union-attr]  # no future is among them
         elif mixed:
             n = sum([each.missing if isinstance(each, Waiter) else 1 for each in callers])
+        self.state.bulk += n - len(callers)
         n, until = min(n, DRAW_MOST), max(served.until)
         drawn: Sequence[int]
         try:

@@ -12,7 +12,7 @@ from issuer.core.supply.fetcher import UNCLAIMED
 from issuer.core.supply.supply import Supply
 from issuer.drivers.blocking.runner import Runner, ThreadLatch, waited
 from issuer.drivers.running import SHORTEST, Unanswered
-from issuer.errors import IssuerError, RedisUnavailable, Unavailable
+from issuer.errors import CalledWithin, IssuerError, RedisUnavailable, Unavailable
 from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway import tag_scripts
 from issuer.reentry import callees
@@ -151,7 +151,7 @@ class Combiner:
         else:
             before = state.seen
             try:
-                reply = self._node.draw(self._one, self._seconds)
+                reply = self._node.draw(self._one, self._seconds) if state.buffer is None else None
                 if reply is not None and len(reply) == NUMBERS and state.buffer is None:
                     high = int(reply[2])
                     if high > state.seen:
@@ -160,8 +160,10 @@ class Combiner:
                         number = high
                 if number:
                     state.alone += 1  # counts draws for metrics, in 20 ns
-                else:
+                elif state.buffer is None:
                     number = self._long(1, Deadline(self._timeout), reply, before)[0]
+                else:
+                    number = self._buffered(reply, before)
             except Unanswered as error:
                 late = self._unanswered(error, self._seconds)
                 number = self._long(1, Deadline(self._timeout - self._seconds), late, before)[0]
@@ -171,6 +173,10 @@ class Combiner:
         if state.scheme is None and self._generation == GENERATION.now:
             return number
         return self._valued(number)
+
+    def _buffered(self, reply: list[bytes] | None, before: int) -> int:
+        deadline = Deadline(self._timeout)
+        return (self.from_buffer(1, deadline) if reply is None else self._long(1, deadline, reply, before))[0]
 
     def _valued(self, counter: int) -> int:
         value = self.state.value(counter)
@@ -195,7 +201,7 @@ class Combiner:
 
     def next(self, deadline: Deadline) -> int:
         """Draw one number. Waits until the deadline."""
-        if self.state.buffer is not None or self.state.source is not None:
+        if self.supply.alone:
             return self._runner.run(self.supply.obtain(1, deadline), deadline, self.tag)[0]
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
@@ -208,14 +214,13 @@ class Combiner:
 
     def draw(self, n: int, deadline: Deadline) -> Sequence[int]:
         """Draw up to n numbers, at least one. Waits until the deadline. Those of a counter are a range."""
-        if self.state.buffer is not None or self.state.source is not None:
-            if n == 1:
-                for number in self.state.open:  # in memory, without a lock, as in `Issuer.next`
-                    return range(number, number + 1)
-            return self._runner.run(self.supply.obtain(n, deadline), deadline, self.tag)
         if n == 1:
+            for number in self.state.open:  # in memory, without a lock, as in `Issuer.next`
+                return range(number, number + 1)
             number = self.next(deadline)
             return range(number, number + 1)
+        if self.supply.alone:
+            return self._runner.run(self.supply.obtain(n, deadline), deadline, self.tag)
         return self._draw(n, deadline)
 
     async def run(self, steps: Steps[T], deadline: Deadline) -> T:
@@ -223,6 +228,8 @@ class Combiner:
         return self._runner.run(steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> Sequence[int]:
+        if self.state.buffer is not None:
+            return self.from_buffer(n, deadline)
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before = self.state.seen
@@ -240,6 +247,41 @@ class Combiner:
         self.state.seen = max(self.state.seen, high)
         self.state.drew(high - low)
         return range(low + 1, high + 1)
+
+    def from_buffer(self, n: int, deadline: Deadline) -> Sequence[int]:
+        """Draw like `_draw`, from the local buffer. If it is empty, refill it with one call to Redis."""
+        numbers: Sequence[int] | None = self.supply.at_hand(n)
+        if numbers is None and self._node is not NOWHERE:
+            if self.supply.refill.begun and sum(each is self for each in callees(_REFILLS)) > 1:
+                raise CalledWithin(tag=self.tag)  # inside the call that draws the lease
+            try:
+                numbers = self._refill(n, deadline)
+            except BaseException:
+                self.supply.refill.leave()
+                raise
+        return self._long(n, deadline, None, 0) if numbers is None else numbers
+
+    def _refill(self, n: int, deadline: Deadline) -> Sequence[int] | None:
+        """Draw a lease with one call to Redis, and n of its numbers. None: use `Supply`."""
+        refill = self.supply.refill
+        first: tag_scripts.Leased | RedisUnavailable | None = None
+        begun = refill.begin(n)
+        if begun is None:
+            return None
+        flight, buffer, size = begun
+        seconds = min(self._limit, max(SHORTEST, deadline.left()))
+        try:
+            reply = self._node.draw(self._draws.lease(size) if size else self._draws.of(n), seconds)
+        except Unanswered as error:
+            first = self._unanswered(error, seconds)
+        else:
+            if reply is not None and not size:
+                return self.supply.passed(flight, reply, n)
+            drawn = first = None if reply is None else tag_scripts.leased(reply)
+            if drawn is not None and refill.landed(flight, buffer, drawn):
+                return self.supply.at_hand(n)
+        self._runner.run(refill.land(flight, buffer, first, deadline), deadline, self.tag)
+        return None
 
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
@@ -355,3 +397,4 @@ class Combiner:
 
 #: Each call for a number runs exactly one of these methods. So the frames of a thread show how many calls it is in.
 _DRAWS = frozenset({Combiner.__next__.__code__, Combiner.next.__code__})
+_REFILLS = frozenset({Combiner.from_buffer.__code__})

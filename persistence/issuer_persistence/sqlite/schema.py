@@ -83,6 +83,7 @@ STEPS = (
         ),
     ),
     _added("drain", "INTEGER", "drain IN (0, 1)", "drain = 0 AND NOT deleted"),
+    _added("lease_mode", "TEXT", "lease_mode IN ('set', 'auto')", "lease_mode = 'auto' AND NOT deleted"),
 )  # fmt: skip
 
 #: Columns that were added later: the schema that added it, the table, and the column.

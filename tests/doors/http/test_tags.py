@@ -39,7 +39,8 @@ async def test_a_tag_is_made_shown_changed_and_retired() -> None:
         assert made.status == 201
         assert {**made.json, "created": 0, "timestamp": 0, "version": ""} == {
             "tag": "a", "max": 4, "step": 10, "step_mode": "fixed", "target": 600, "min_step": 1000,
-            "max_step": 1_000_000, "limit": 2**53 - 1, "order": "trend", "lease": None, "ahead": 2, "refill_at": 0.2,
+            "max_step": 1_000_000, "limit": 2**53 - 1, "order": "trend", "lease": None,
+            "lease_mode": "auto", "ahead": 2, "refill_at": 0.2,
             "survive": 0, "drain": True, "description": "é", "created": 0, "timestamp": 0, "version": "",
             "halted": False, "deleted": False, "scheme": {},
         }  # fmt: skip

@@ -21,8 +21,9 @@ STORE_TIMEOUT = 3.0
 WINDOW = STORE_TIMEOUT + LAPSES_AFTER
 
 
+@pytest.mark.parametrize("made", ["blocking"], indirect=True)  # tasks share a draw: whoever draws ahead waits for it
 def test_a_draw_that_ends_when_its_tag_draws_ahead_by_now_is_a_gap_whose_election_counts(made: World) -> None:
-    with made.connect() as ids:
+    with made.connect(redis_timeout=5.0) as ids:
         ids.create("a", step=50, order="trend")
         numbers = ids.take("a", 9)
         made.wire.hold_replies(NEXT)
