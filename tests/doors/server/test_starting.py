@@ -50,6 +50,22 @@ def test_as_the_first_process_of_a_container_it_heeds_a_signal_before_everything
     assert "Traceback" not in told
 
 
+#: Python ignores what a callback of a weak reference raises, as in importlib.
+SWALLOWS = """
+import os, signal, weakref
+own, os.getpid = os.getpid(), lambda: 1
+import issuer.cli
+thing = type("Thing", (), {})()
+kept = weakref.ref(thing, lambda _: os.kill(own, signal.SIGTERM))
+del thing
+"""
+
+
+def test_a_signal_in_a_callback_of_an_import_ends_the_first_process_of_a_container() -> None:
+    ended = subprocess.run([sys.executable, "-c", SWALLOWS], check=False)  # a fresh one, which has imported nothing yet
+    assert ended.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_while_it_starts_leaves_nothing_behind(home: Path, number: signal.Signals) -> None:
