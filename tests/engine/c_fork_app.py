@@ -47,7 +47,8 @@ def draw(n: int) -> list[int]:
         return loop.run_until_complete(awaited(n)) if n else []
     if stream is not None:
         return list(islice(stream, n))
-    return [ids.next(tag) for _ in range(n)]
+    timeout = 30 if kind == "direct" else None  # a call with a timeout takes another way
+    return [ids.next(tag, timeout=timeout) for _ in range(n)]
 
 
 def finish() -> None:
