@@ -360,8 +360,7 @@ class Origin:
         """Return the source of a tag that has no counter. Raises ConfigurationError, StrategyFailed."""
         state = self._state
         record = state.record or (yield from self.read())
-        state.refuse_if_ended()
-        if state.source is not None:
+        if state.source is not None and state.ended is None:
             return state.source
         made = self._runtime.source()  # before the lock: who imports may wait for a call that waits for the lock
         with self.lock.thread, self.lock.call():
