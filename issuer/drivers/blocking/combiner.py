@@ -380,7 +380,8 @@ class Combiner:
                 # While threads of this batch still take their numbers, a new call must join a batch and not draw alone.
                 self._queued = True
         except IssuerError as error:
-            batch.finish(progress=False, error=error)
+            # CalledWithin concerns this call alone: the others join another batch.
+            batch.finish(progress=False, error=None if isinstance(error, CalledWithin) else error)
             raise
         finally:
             if mine:
