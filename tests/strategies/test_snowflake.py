@@ -3,7 +3,9 @@
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, repeat
+from math import sqrt
+from operator import mod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -181,6 +183,29 @@ def test_numbers_at_a_low_rate_fill_all_partitions_evenly(moved: MovedClock, mon
         counts = Counter(number % n for number in numbers)
         assert max(counts.values()) < 1.5 * len(numbers) / n
         assert len(counts) == n
+
+
+@pytest.mark.covers("N.15")
+def test_each_remainder_is_as_frequent_as_the_others(moved: MovedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number each 2 ms. For most divisors a chi-square test, in the form of Wilson and Hilferty, is the bar."""
+    monkeypatch.setattr("issuer.strategies.snowflake.ticks.shuffle", Random(46).shuffle)
+    ticks = Ticks(USUAL, moved.clock)
+    assert ticks.begin(Tenure(5, moved.ms - 1, moved.ms + 10**6))
+    numbers = []
+    for _ in range(100_000):
+        numbers.append(next(ticks))
+        moved.sleep(0.002)
+    assert all(one < two for one, two in pairwise(numbers))
+    assert max(USUAL.decompose(number).sequence for number in numbers) < 2**11, "half of the millisecond is left"
+    for n in range(2, 1025):
+        counts, even = Counter(map(mod, numbers, repeat(n))), len(numbers) / n
+        assert len(counts) == n
+        if n < 100 or n.bit_count() == 1:
+            assert 0.8 * even <= min(counts.values()) <= max(counts.values()) <= 1.2 * even, n
+        else:
+            spread, wide = sum((count - even) ** 2 / even for count in counts.values()), 2 / (9 * (n - 1))
+            # 4.5 sigma: by chance, a thousand divisors exceed this once in 300 seeds.
+            assert (spread / (n - 1)) ** (1 / 3) < 1 - wide + 4.5 * sqrt(wide), n
 
 
 def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, moved: MovedClock) -> None:
