@@ -13,6 +13,11 @@ from types import CodeType
 
 from issuer.errors import CalledWithin
 
+_OURS = frozenset({"issuer", "issuer_persistence"})
+
+#: Where modules take two locks, one after the other.
+_LOCKING = ("issuer.core.", "issuer.reentry")
+
 
 class CallLock:
     """A lock that makes other threads wait, but rejects a call inside a call of the same thread.
@@ -57,3 +62,20 @@ def inside(package: str) -> bool:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] != package:
         frame = frame.f_back
     return frame is not None
+
+
+def amid_locks() -> bool:
+    """Return whether foreign code, such as a finalizer, made this call in the middle of a function that takes locks.
+
+    `CallLock.call` rejects such a call only once both locks are held. Between the two, the call would go on and could
+    wait for a lock of another thread, which waits for the first lock of this thread.
+    """
+    foreign, frame = False, currentframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] not in _OURS:
+            foreign = True
+        elif foreign and name.startswith(_LOCKING):
+            return True
+        frame = frame.f_back
+    return False

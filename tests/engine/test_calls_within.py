@@ -14,6 +14,7 @@ import pytest
 
 import issuer
 import issuer.metrics
+from issuer.reentry import CallLock
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -180,6 +181,41 @@ def test_a_batch_is_led_once(server: RedisServer) -> None:
         combiner._queued = True
         numbers.append(ids.next("a"))
         assert not repeats(numbers)
+
+
+@pytest.mark.parametrize("name", ["next", "take", "inspect"])
+def test_a_call_between_the_two_locks_of_another_waits_for_no_third_one(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As of a finalizer that runs there: the thread that holds the third lock may wait for the first one."""
+    with issuer.connect(redis=server.url, store=MemoryStore(), lease=0) as ids:
+        ids.create("a", step=50, order="trend", lease=5)
+        ids.take("a", 5)
+        supply = ids.engine.registry.combiner("a").supply
+        assert supply.state.buffer is not None
+        first, call, waits = supply.state.buffer._lock, CallLock.call, threading.Event()
+        held, outcome = threading.Event(), list[object]()
+
+        def holding() -> None:
+            with supply.origin.lock.thread:
+                held.set()
+                outcome.append(waits.wait(20))
+
+        def interrupted(lock: CallLock) -> threading.Lock:
+            if lock is first and not other.is_alive() and not outcome:
+                other.start()
+                held.wait()
+                arguments = {"next": [], "take": [20], "inspect": []}[name]
+                with pytest.raises(issuer.CalledWithin):
+                    getattr(ids, name)("a", *arguments, timeout=40)
+                waits.set()
+                other.join()
+            return call(lock)
+
+        other = threading.Thread(target=holding)
+        monkeypatch.setattr(CallLock, "call", interrupted)
+        assert ids.take("a", 2) == [6, 7]
+        assert outcome == [True]
 
 
 def test_what_is_being_changed_is_not_read_by_a_draw_in_the_middle() -> None:

@@ -15,7 +15,7 @@ from issuer.drivers.running import SHORTEST, Unanswered
 from issuer.errors import CalledWithin, IssuerError, RedisUnavailable, Unavailable
 from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway import tag_scripts
-from issuer.reentry import callees
+from issuer.reentry import amid_locks, callees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,6 +250,8 @@ class Combiner:
 
     def from_buffer(self, n: int, deadline: Deadline) -> Sequence[int]:
         """Draw like `_draw`, from the local buffer. If it is empty, refill it with one call to Redis."""
+        if amid_locks():
+            raise CalledWithin(tag=self.tag)
         numbers: Sequence[int] | None = self.supply.at_hand(n)
         if numbers is None and self._node is not NOWHERE:
             if self.supply.refill.begun and sum(each is self for each in callees(_REFILLS)) > 1:
@@ -380,8 +382,7 @@ class Combiner:
                 # While threads of this batch still take their numbers, a new call must join a batch and not draw alone.
                 self._queued = True
         except IssuerError as error:
-            # CalledWithin concerns this call alone: the others join another batch.
-            batch.finish(progress=False, error=None if isinstance(error, CalledWithin) else error)
+            batch.finish(progress=False, error=error)
             raise
         finally:
             if mine:

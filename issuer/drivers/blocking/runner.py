@@ -14,7 +14,7 @@ from issuer.drivers.running import AnyRunner
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
 from issuer.forks import refuse_inherited
-from issuer.reentry import callees
+from issuer.reentry import amid_locks, callees
 from issuer.threads import finished
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Runner(AnyRunner[Any]):
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors."""
+        if amid_locks():
+            raise CalledWithin(tag=tag)
         do = partial(self._result, deadline=deadline, tag=tag)
         return drive(public(steps, tag, self.store), do, self.generation, tag)
 
