@@ -22,7 +22,7 @@ from issuer.strategies.registry import SNOWFLAKE
 from issuer.strategies.snowflake.layout import Layout
 from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
-from issuer_persistence.records import PACING, Tag
+from issuer_persistence.records import PACING, StoredSettings, Tag
 
 #: Fields of a record that have a meaning only for tags with a counter.
 OF_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "lease_mode", *PACING)
@@ -40,6 +40,18 @@ def view(record: Any) -> dict[str, Any]:
 def advised(finding: Finding | Discrepancy, words: Words) -> dict[str, Any]:
     """Return a finding as a dict for JSON, with its remedy in the words of one interface."""
     return view(finding) | {"remedy": finding.told(words)}
+
+
+def supplied(found: StoredSettings) -> dict[str, object]:
+    """Return the settings that decide how processes get a tag's numbers, as arguments of `create`."""
+    said: dict[str, object] = {"order": found.order, "step": found.step}
+    if found.step_mode == "auto":
+        said |= {"step": "auto", "min_step": found.min_step, "max_step": found.max_step, "target": found.target}
+    said["ahead"] = found.ahead
+    if found.order == "trend":
+        unset = "process" if found.lease is None else found.lease
+        said["lease"] = "auto" if found.lease_mode == "auto" else unset
+    return said
 
 
 @view.register

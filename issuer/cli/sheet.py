@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -11,10 +11,10 @@ from issuer.cli.scheme_flags import described
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import counted, last_value
 from issuer.strategies.snowflake.aside import MachineNumbers
-from issuer.terminal import Column, ago, folded, moment, numbered, plain, screen_width, stamp_utc, table
+from issuer.terminal import Column, ago, folded, listed, moment, numbered, plain, say, screen_width, stamp_utc, table
 from issuer.times import lasting
-from issuer.views import counts
-from issuer_persistence.records import HIGHEST, PACING, Tag, TagSettings
+from issuer.views import counts, supplied
+from issuer_persistence.records import HIGHEST, PACING, StoredSettings, Tag, TagSettings
 
 #: The default settings of a tag. Settings with these values are not printed.
 _USUAL = TagSettings()
@@ -137,6 +137,18 @@ def _marked(seen: Inspection, state: RedisState) -> str:
     if state.mark is None or state.cur is None or state.next_max is not None or state.cur >= state.mark:
         return ""
     return f", extends at {_short(seen, state.mark)}"
+
+
+def say_supplied(found: Iterable[tuple[str, StoredSettings]]) -> None:
+    """Print the settings that were chosen for tags of another program, and how to change them."""
+    groups = dict[str, list[str]]()
+    for tag, settings in found:
+        text = ", ".join(f"{name}={value}" for name, value in supplied(settings).items())
+        groups.setdefault(text, []).append(tag)
+    for text, tags in groups.items():
+        say(f"settings of {listed(tags)}: {text}")
+    if groups:
+        say("`issuer configure TAG` changes them, such as --step or --lease. The order of a tag stays")
 
 
 def rounded(per_second: float) -> str:

@@ -250,14 +250,61 @@ def test_a_tag_that_exists_is_raised_and_never_lowered(with_redis: Cli, sources:
     assert with_redis("next", "within").out == "900\n"
 
 
-def test_new_tags_have_the_order_that_is_given(with_redis: Cli, sources: Sources) -> None:
-    source = sources("leaf", rows=[("a", 11, 5, "")])
-    line = ["import", "--from", source.url, "--layout", "leaf"]
-    with_redis(*line)
-    source.insert(*LEAF, ("b", 11, 5, ""))
-    with_redis(*line, "--order", "trend")
-    tags = {each["tag"]: (each["order"], each["step"]) for each in with_redis("tags", "--json").json()}
-    assert tags == {"a": ("strict", 5), "b": ("trend", 5)}
+#: Settings of new tags, and what remains of them with --order strict --step 7.
+_ADAPTED = {
+    "order": "trend",
+    "step": "auto",
+    "min_step": 1000,
+    "max_step": 10**6,
+    "target": 600,
+    "ahead": 1,
+    "lease": "auto",
+}
+SETTINGS: dict[str, tuple[tuple[Any, ...], dict[str, object]]] = {
+    "leaf": (("a", 11, 5, ""), {**_ADAPTED, "min_step": 5}),
+    "tinyid": ((1, "a", 11, 5, 1, 0), {"order": "trend", "step": 5, "ahead": 10, "lease": "auto"}),
+    "cosid": (("a", 11, 0), {**_ADAPTED, "target": 60, "ahead": 10}),
+    "sequence": (("a", 11, 1), {**_ADAPTED, "order": "strict", "lease": None}),
+}
+
+
+@pytest.mark.covers("U.29")
+@pytest.mark.parametrize("layout", SETTINGS)
+def test_new_tags_go_on_as_the_source_did_and_what_was_chosen_is_said(
+    with_redis: Cli, sources: Sources, layout: str
+) -> None:
+    row, promised = SETTINGS[layout]
+    promised = {name: value for name, value in promised.items() if value is not None}
+    source = sources(layout)
+    source.insert(*LAYOUTS[layout][0], row)
+    line = ["import", "--from", source.url, "--layout", layout]
+    dry = with_redis(*line, "--dry-run", "--json").json()
+    assert with_redis(*line, "--json").json() == dry
+    [found] = dry
+    assert (found["tag"], found["first_here"], found["settings"]) == ("a", found["last_there"] + 1, promised)
+    [tag] = with_redis("tags", "--json").json()
+    auto = promised["step"] == "auto"
+    assert (tag["order"], tag["step_mode"], tag["ahead"]) == (
+        promised["order"], "auto" if auto else "fixed", promised["ahead"],
+    )  # fmt: skip
+    assert tag["lease_mode"] == promised.get("lease", "set")
+    assert tag["step"] == promised["min_step" if auto else "step"]
+    again = with_redis(*line)
+    assert "settings of" not in again.err  # an existing tag stays as it is
+    with_redis("delete", "a", "--yes")
+    ended = with_redis(*line, "--order", "strict", "--step", "7")
+    assert f"settings of a: order=strict, step=7, ahead={promised['ahead']}\n" in ended.err
+    assert "`issuer configure TAG` changes them" in ended.err
+
+
+@pytest.mark.covers("U.29")
+def test_import_leaves_a_step_that_a_user_has_set(with_redis: Cli, sources: Sources) -> None:
+    source = sources("leaf", rows=[("a", 11, 5, ""), ("large", 1, 2_000_000, "")])
+    with_redis("create", "a", "--step", "700")
+    [_, large] = with_redis("import", "--from", source.url, "--layout", "leaf", "--json").json()
+    assert (large["settings"]["min_step"], large["settings"]["max_step"]) == (2_000_000, 2_000_000)
+    tags = {each["tag"]: each for each in with_redis("tags", "--json").json()}
+    assert (tags["a"]["step"], tags["a"]["step_mode"], tags["a"]["order"]) == (700, "fixed", "strict")
 
 
 def test_a_store_that_is_below_the_source_is_raised_even_if_redis_is_above(

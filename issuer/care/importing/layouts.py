@@ -7,12 +7,13 @@ A conversion answers one question: which is the highest number that the other is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from issuer.errors import brief
-from issuer_persistence.records import HIGHEST, Order
+from issuer_persistence.records import DEFAULT_MAX_STEP, HIGHEST
+from issuer_persistence.sql.layouts import AHEAD
 
 #: Runs a statement with its values, and returns the rows.
 Query: TypeAlias = Callable[..., list[tuple[Any, ...]]]
@@ -58,7 +59,6 @@ class ImportedTag:
         stored: Value in the table that `last` was computed from.
         step: Size of a step in numbers, or None if the table has none.
         limit: Last number that the source gives.
-        order: Order of the tag here. None means the default.
         stride: Distance between two numbers.
         offset: Remainder of the numbers, 1..stride.
         app: Application number of a tag with shards, or None.
@@ -72,7 +72,6 @@ class ImportedTag:
     step: int | None = None
     limit: int = HIGHEST
     description: str = ""
-    order: Order | None = None
     stride: int = 1
     offset: int = 1
     app: int | None = None
@@ -100,7 +99,9 @@ class ImportedTag:
 
     def options(self, limit: int) -> dict[str, Any]:
         """Return the arguments of `Issuer.create` for the tag. `limit`: last number of the tag here."""
-        found: dict[str, Any] = {"above": self.last, "step": self.step, "order": self.order}
+        found: dict[str, Any] = {"above": self.last}
+        if self.step is not None:  # an adapted step is never smaller than that of the source
+            found |= {"step": self.step, "min_step": self.step, "max_step": max(self.step, DEFAULT_MAX_STEP)}
         if limit < HIGHEST and self.app is None:
             found["limit"] = limit
         if self.description:
@@ -109,7 +110,7 @@ class ImportedTag:
             found |= {"stride": self.stride, "offset": self.offset}
         if self.app is not None:
             found["shards"] = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": self.app}
-        return {name: value for name, value in found.items() if value is not None}
+        return found
 
 
 def _join_nothing(found: Sequence[ImportedTag]) -> ImportedTag:
@@ -127,6 +128,7 @@ class ImportLayout:
             tag, and the number that was read. "" if the source cannot be split.
         ahead: 1 if the table has the next number, 0 if it has the last number that was given.
         join: Makes one tag of several rows with the same name.
+        settings: Settings of new tags, in place of the defaults and of the step in the table.
     """
 
     read: Reading
@@ -134,6 +136,7 @@ class ImportLayout:
     update: str = ""
     ahead: int = 0
     join: Callable[[Sequence[ImportedTag]], ImportedTag] = _join_nothing
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def tags(self, rows: Iterable[tuple[Any, ...]], choice: Choice) -> list[ImportedTag]:
         groups: dict[object, list[ImportedTag]] = {}
@@ -186,11 +189,9 @@ def _tinyid(row: tuple[Any, ...], _: Choice) -> ImportedTag:
     stored, width, rest = _whole(max_id, "max_id"), _whole(delta, "delta", 1), _whole(remainder, "remainder", 0)
     if rest >= width:
         raise NotImportable(f"remainder {rest} is not below delta {width}, so no number fits: correct it in the source")
-    # tinyid's clients draw from segments. Only trend tags can give these away.
     return ImportedTag(
-        tag, max(stored, 0), stored, max(_whole(step, "step", 1) // width, 1), order="trend", stride=width,
-        offset=rest or width,
-    )  # fmt: skip
+        tag, max(stored, 0), stored, max(_whole(step, "step", 1) // width, 1), stride=width, offset=rest or width
+    )
 
 
 def _join_databases(found: Sequence[ImportedTag]) -> ImportedTag:
@@ -204,7 +205,7 @@ def _join_databases(found: Sequence[ImportedTag]) -> ImportedTag:
         return replace(found[0], refusal=problem)
     steps = sum(each.step or 0 for each in found)
     stored = tuple(each.stored for each in found)
-    return ImportedTag(found[0].tag, max(each.last for each in found), stored, steps, order="trend")
+    return ImportedTag(found[0].tag, max(each.last for each in found), stored, steps)
 
 
 def _last(column: str) -> Callable[[tuple[Any, ...], Choice], ImportedTag]:
@@ -368,6 +369,8 @@ _LEAF: Final = ImportLayout(
     _leaf,
     "UPDATE leaf_alloc SET max_id = %s WHERE biz_tag = %s AND max_id = %s",
     ahead=1,
+    # Leaf doubles a step that lasts for less than 15 minutes.
+    settings={"order": "trend", "step": "auto"},
 )
 
 #: The layouts by name.
@@ -380,11 +383,15 @@ LAYOUTS: Final = {
         "UPDATE tiny_id_info SET max_id = %s, version = version + 1, update_time = now() "
         "WHERE biz_type = %s AND max_id = %s",
         join=_join_databases,
+        # tinyid's clients draw from segments. Only trend tags can give these away.
+        settings={"order": "trend", "ahead": AHEAD},
     ),
     "cosid": ImportLayout(
         "SELECT name, last_max_id FROM cosid",
         _last("last_max_id"),
         "UPDATE cosid SET last_max_id = %s WHERE name = %s AND last_max_id = %s",
+        # CosId's chain holds several segments, and becomes longer if callers had to wait for one.
+        settings={"order": "trend", "target": 60, "ahead": AHEAD},
     ),
     "sequence": ImportLayout(
         'SELECT seq_name, current_value, _increment FROM "sequence"',

@@ -19,7 +19,7 @@ from issuer.operations.tag_options import TagOptions
 from issuer.operations.tags import compare, configure
 from issuer_persistence.errors import LimitHit
 from issuer_persistence.reads import ReadTag
-from issuer_persistence.records import Tag, TagChanges
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 
 #: Settings of a scheme whose numbers are not those of an imported tag.
 _STRANGE = {"scramble", "restart", "keyed", "strategy", scheme_record.PART_OF}
@@ -30,7 +30,7 @@ class ImportPlan:
     """The changes that the import makes for one tag. `first`, `limit`: the first and the last number here.
 
     `options`: arguments of `create`, or None if the tag exists. `changes`: new limit of an existing tag. `raises`:
-    False if an existing tag already issues only higher numbers, and keeps its limit.
+    False if an existing tag already issues only higher numbers, and keeps its limit. `settings`: those of a new tag.
     """
 
     source: ImportedTag
@@ -39,6 +39,7 @@ class ImportPlan:
     options: dict[str, Any] | None = None
     changes: int | None = None
     raises: bool = True
+    settings: TagSettings | None = None
 
 
 def plan(
@@ -65,9 +66,10 @@ def plan(
     if source.following(used) > limit:
         raise InvalidArgument(f"no number above {used} is left up to the limit {limit}", tag=tag, value=limit)
     if record is None:
-        options = {**source.options(limit), **given}
-        yield from compare(tag, TagOptions.of(options), config)
-        return ImportPlan(source, source.shown(source.following(used)), limit, options)
+        asked = TagOptions.of(options := {**source.options(limit), **given})
+        yield from compare(tag, asked, config)
+        settings = asked.settings(tag, limit=HIGHEST, redis=config.redis is not None)
+        return ImportPlan(source, source.shown(source.following(used)), limit, options, settings=settings)
     if split is not None:
         yield from _check_split(source, record, config)
     changes = None if limit == before else limit

@@ -6,9 +6,12 @@ import click
 
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
+from issuer.cli.sheet import say_supplied
 from issuer.core.error_mapping import store_error
 from issuer.terminal import numbered, say, show_json
+from issuer.views import supplied
 from issuer_persistence.errors import StoreError
+from issuer_persistence.records import Tag
 
 SECTION = "Tools"
 
@@ -35,14 +38,17 @@ def adopt(session: Session, *, as_json: bool) -> None:
     """End the sharing of a table with Leaf, its Go port or tinyid. Stop the other program first.
 
     From then on, if another program draws from the table, the store refuses reservations of that tag until `issuer
-    recover`. Tags can be deleted then. Running the command twice is safe.
+    recover`. Tags can be deleted then. Running the command twice is safe. The output has the settings of the tags.
     """
-    store = session.connect().engine.config.store
+    engine = session.connect().engine
+    store = engine.config.store
     try:
         count = store.adopt(timeout=LONGEST)
     except StoreError as error:
         raise store_error(error, None, store) from error
+    tags = [each for page in engine.care.tag_pages(None) for each in page if isinstance(each, Tag)]
     if as_json:
-        show_json({"tags": count})
+        show_json({"tags": count, "settings": {each.tag: supplied(each) for each in tags}})
     else:
         say(f"adopted: {numbered(count, 'tag')}")
+        say_supplied((each.tag, each) for each in tags)

@@ -12,14 +12,15 @@ from issuer.care.importing.database import ImportDatabase
 from issuer.care.importing.layouts import LAYOUTS, Choice, ImportedTag
 from issuer.care.importing.plan import ImportPlan, plan, raise_existing
 from issuer.cli import tag_files
-from issuer.cli.exits import OK, PROBLEM, complain
+from issuer.cli.exits import OK, PROBLEM, complain, json_option
 from issuer.cli.options import Whole
 from issuer.cli.session import Session
+from issuer.cli.sheet import say_supplied
 from issuer.cli.tinyid_tokens import add_tokens
 from issuer.errors import ConfigurationError, InvalidArgument, LimitReached
-from issuer.terminal import Column, listed, numbered, plain, say, screen_width, show, table
+from issuer.terminal import Column, listed, numbered, plain, say, screen_width, show, show_json, table
 from issuer.threads import finished
-from issuer.views import said
+from issuer.views import said, supplied
 
 SECTION = "Tags"
 
@@ -59,25 +60,29 @@ _STOP = (
 @click.option("--column", metavar="NAME", default="", help="Column with the numbers, for the layout table.")
 @click.option("--block", metavar="N", type=Whole(min=1), help="Numbers that a process takes at once, for the layout "
               "sequence-value.")  # fmt: skip
-@click.option("--step", metavar="N", type=Whole(min=1), help="Size of a step of new tags, in numbers. Default: as in "
-              "the source, or auto.")  # fmt: skip
+@click.option("--step", metavar="N", type=Whole(min=1), help="Size of a step of new tags, in numbers, which then "
+              "does not adapt. Default: as in the source, or auto.")  # fmt: skip
 @click.option("--order", type=click.Choice(["strict", "trend"]), help="Order of new tags, for as long as they exist. "
-              "Default: strict with Redis, trend without Redis and for tinyid.")  # fmt: skip
+              "Default: trend for Leaf, tinyid and CosId, and without Redis; else strict.")  # fmt: skip
 @click.option("--split", metavar="N", type=Whole(min=1), help="Take N numbers of each tag out of the source, which "
               "goes on above them.")  # fmt: skip
 @click.option("--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="File of tokens to which the tokens of "
               "tinyid are added.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@json_option("Print JSON: the numbers of each tag, and the settings of new tags.")
 @click.pass_obj
 def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], layout: str | None, table_name: str,
             column: str, block: int | None, step: int | None, order: str | None, split: int | None,
-            tokens: str | None, dry_run: bool) -> int:  # fmt: skip
+            tokens: str | None, dry_run: bool, as_json: bool) -> int:  # fmt: skip
     """Create the tags of another issuer here, or raise them, so that no number is issued twice.
 
     For each TAG, or for all tags, the output shows the highest number that the source may have given (LAST THERE), and
     the first number that is issued here (FIRST HERE). A tag that exists here is raised, and never lowered. So the
     command can be run again, with the same result. A tag that cannot be imported is named, with the reason. The others
     are imported, and the exit code is 4.
+
+    New tags continue as the source did: one from Leaf or CosId has an adapted step, and in Leaf's case that of the row
+    is the lowest. One from tinyid keeps its step, with ten steps per segment. The output has their settings.
 
     The numbers are right only if the source is stopped. The command reads it again at the end, and reports tags that
     have moved. If the source cannot be stopped yet, use --split N. Then the source skips N numbers of each tag, and the
@@ -89,13 +94,14 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
     not changed. Of each 500 lines, all tags are created or none. The first line with an error ends the command.
     """
     if layout is None:
-        _check_file(urls, tags, table_name, column, block, step, order, split, tokens)
+        _check_file(urls, tags, table_name, column, block, step, order, split, tokens, as_json)
         return tag_files.import_file(session.connect(makes_store=True), urls[0], dry_run=dry_run)
     chosen = LAYOUTS[layout]
     needs = {"--table and --column": table_name and column, "--block": block, "--tokens": tokens}
     _check_options(layout, needs, several=len(urls) > 1, split=split is not None)
     choice = Choice(table_name, column, block or 0)
-    given = {name: value for name, value in {"step": step, "order": order}.items() if value is not None}
+    own = {name: value for name, value in {"step": step, "order": order}.items() if value is not None}
+    given = {**chosen.settings, **own}
     databases = [ImportDatabase(url) for url in urls]
 
     def read() -> list[ImportedTag]:
@@ -114,10 +120,11 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
         found = databases[0].split(chosen, choice, split, {each.source.tag for each in plans})
         plans, moved = _planned(issuer, found, split, given)
         refused |= moved
-    _show(plans, split=split is not None)
+    _show(plans, split=split is not None, as_json=as_json)
     for tag, problem in sorted(refused.items()):
         complain(f"{plain(tag)} is not imported: {problem}")
     _say_notes(plans, leaf=layout.startswith("leaf"))
+    say_supplied((each.source.tag, each.settings) for each in plans if each.settings is not None)
     if not dry_run:
         _import(issuer, plans)
     code = PROBLEM if refused else OK
@@ -201,7 +208,13 @@ def _import(issuer: Issuer, plans: Sequence[ImportPlan]) -> None:
     say(f"created {numbered(len(new), 'tag')}, raised {len(old):,}, left {same:,} that are above the source already")
 
 
-def _show(plans: Sequence[ImportPlan], *, split: bool) -> None:
+def _show(plans: Sequence[ImportPlan], *, split: bool, as_json: bool) -> None:
+    if as_json:
+        show_json([
+            {"tag": each.source.tag, "last_there": each.source.highest, "first_here": each.first,
+             "last_here": each.limit, "settings": each.settings and supplied(each.settings)} for each in plans
+        ])  # fmt: skip
+        return
     headings = ("LAST THERE", "FIRST HERE", *(("LAST HERE",) if split else ()))
     columns = [Column("TAG", flexible=True), *(Column(heading, "right") for heading in headings)]
     rows = [(each.source.tag, each.source.highest, each.first, each.limit)[: len(columns)] for each in plans]

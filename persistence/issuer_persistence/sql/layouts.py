@@ -10,6 +10,10 @@ from issuer_persistence.sql.tables import Statements
 
 _INT, _TIME = ("int", "bigint"), ("timestamp", "datetime")
 
+#: Steps per segment of a tag from tinyid or CosId. There, each process holds a step or more. Here, all processes share
+#: the segment in Redis.
+AHEAD = 10
+
 
 @dataclass(frozen=True)
 class SharedTable:
@@ -29,6 +33,7 @@ class SharedTable:
         fits: SQL condition that is true for the rows that can be shared.
         pause: Shortest time between two reservations of this store for one tag, in seconds. A program that compares
             the row before it writes would otherwise find it changed too often.
+        settings: Settings of a tag that only the program has, in place of the defaults.
     """
 
     program: str
@@ -42,15 +47,21 @@ class SharedTable:
     created: Mapping[str, str] = field(default_factory=dict)
     fits: str = "TRUE"
     pause: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 _LEAF = {"biz_tag": ("varchar",), "max_id": ("bigint",), "step": _INT, "description": ("varchar",)}
+#: Leaf doubles its own step while a segment lasts for less than 15 minutes. The column has the lowest step.
+_ADAPTED = {"step_mode": "auto"}
 
 LAYOUTS: Mapping[str, SharedTable] = {
-    "leaf": SharedTable("Leaf", "leaf_alloc", "biz_tag", {**_LEAF, "update_time": _TIME}, 128, 1, "description"),
+    "leaf": SharedTable(
+        "Leaf", "leaf_alloc", "biz_tag", {**_LEAF, "update_time": _TIME}, 128, 1, "description", settings=_ADAPTED
+    ),
     "leaf-go": SharedTable(
         "Leaf's Go port", "leaf_alloc", "biz_tag", {"id": _INT, **_LEAF, "update_time": _INT}, 128, 1, "description",
         moved=', "update_time" = unix_timestamp()', created={"update_time": "unix_timestamp()"},
+        settings=_ADAPTED,
     ),
     "tinyid": SharedTable(
         "tinyid", "tiny_id_info", "biz_type",
@@ -66,6 +77,7 @@ LAYOUTS: Mapping[str, SharedTable] = {
         },
         fits='"delta" = 1 AND "remainder" = 0',
         pause=0.1,
+        settings={"ahead": AHEAD},
     ),
 }  # fmt: skip
 

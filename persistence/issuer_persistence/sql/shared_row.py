@@ -1,8 +1,9 @@
 """A store on the table of another program that goes on drawing numbers from it: Leaf, its Go port, or tinyid.
 
-Both programs move the same row. The row contains the tag's name, `max`, step and description. All other fields of the
-tag are in the store's own table, in a row of the same tag. There, `max` is the highest number that this store knows to
-be reserved (`seen` in this module). Numbers above it up to the `max` of the shared row belong to the other program.
+Both programs move the same row. The row contains the tag's name, `max`, step and description. If this store adapts the
+step, the row keeps the lowest step, with which the other program begins. All other fields of the tag are in the store's
+own table, in a row of the same tag. There, `max` is the highest number that this store knows to be reserved (`seen` in
+this module). Numbers above it up to the `max` of the shared row belong to the other program.
 
 Each transaction locks the shared row before the own row, and reads only what it has locked. The other program locks
 only the shared row, so there is no deadlock with it.
@@ -20,7 +21,7 @@ from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, LimitHit, MaxBehind, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import Sharing, StoreFacts
 from issuer_persistence.ledger import FOREIGN, LedgerEntry
-from issuer_persistence.records import DEFAULT_STEP, HIGHEST, Tag, TagChanges, check_argument, now_ms, number, tried
+from issuer_persistence.records import DEFAULT_MAX_STEP, HIGHEST, Tag, TagChanges, check_argument, now_ms, number, tried
 from issuer_persistence.sql.connections import SQLLink
 from issuer_persistence.sql.layouts import LAYOUTS, SharedStatements, SharedTable, problems
 from issuer_persistence.sql.mysql import MySQLStore
@@ -89,7 +90,7 @@ class SharedRowTransaction(SQLTransaction):
         if not found or found[0][0] != tag:  # the table's collation may take `Orders` and `orders ` for `orders`
             return None
         if self._writes and tag in self._strangers:
-            self.cursor.execute(self.statements.insert_ours, row(_new(tag, now_ms())))
+            self.cursor.execute(self.statements.insert_ours, row(self._new(tag, now_ms())))
         return self._noted(found[0])
 
     def _noted(self, found: Sequence[Any]) -> Row:
@@ -104,7 +105,7 @@ class SharedRowTransaction(SQLTransaction):
 
     def record(self, row: Sequence[object]) -> Tag:
         """Return the record whose row of this store is `row`. The row of the other program was read before."""
-        fields = dict(zip(TAG_COLUMNS, row, strict=True))
+        fields: dict[str, Any] = dict(zip(TAG_COLUMNS, row, strict=True))
         tag = str(fields["tag"])
         theirs = self._rows.get(tag)
         if theirs is None:
@@ -113,7 +114,11 @@ class SharedRowTransaction(SQLTransaction):
         else:
             theirs.seen, theirs.deleted = number(tag, fields, "max"), bool(fields["deleted"])
             fields["max"] = max(theirs.top, theirs.seen) if theirs.deleted else theirs.top
-            fields["step"] = theirs.step
+            if fields["step_mode"] == "auto":
+                least = number(tag, {"step": theirs.step}, "step", 1)
+                fields["min_step"], fields["max_step"] = least, max(fields["max_step"] or DEFAULT_MAX_STEP, least)
+            if fields["step_mode"] != "auto" or fields["version"] == _NO_VERSION:
+                fields["step"] = theirs.step
             described, found = bool(self.statements.layout.description), theirs.description or ""
             if described and str(fields["description"])[:DESCRIPTION_MOST] != found:
                 fields["description"] = found
@@ -130,7 +135,14 @@ class SharedRowTransaction(SQLTransaction):
             # To insert the row now could end in a deadlock, because this transaction has locked the gap.
             self._strangers.add(theirs.tag)
             raise Conflict
-        return self.record(row(_new(theirs.tag, 0)))
+        return self.record(row(self._new(theirs.tag, 0)))
+
+    def _new(self, tag: str, created: int) -> Tag:
+        """Return the own row of a tag that has only a row of the other program. Nothing is known to be reserved."""
+        return Tag(
+            tag=tag, max=0, order="trend", lease_mode="auto", **self.statements.layout.settings, created=created,
+            timestamp=created, version=_NO_VERSION,
+        )  # fmt: skip
 
     def read_for_reservation(self, tag: str, at_least: int) -> tuple[Tag, int | None, str]:
         """See `SQLTransaction`. Numbers that the other program has taken are entered into the ledger."""
@@ -238,8 +250,8 @@ class SharedRowTransaction(SQLTransaction):
         tag, layout = record.tag, self.statements.layout
         if record.scheme:
             problem = "a scheme, but the other program draws plain numbers"
-        elif record.step > STEP_MOST:
-            problem = f"the step {record.step}, but the table's column ends at {STEP_MOST}"
+        elif _column(record) > STEP_MOST:
+            problem = f"the step {_column(record)}, but the table's column ends at {STEP_MOST}"
         elif len(tag) > layout.name_most:
             problem = f"a name of {len(tag)} characters, but the table's column has {layout.name_most}"
         else:
@@ -264,8 +276,8 @@ class SharedRowTransaction(SQLTransaction):
             theirs.seen = record.max
         if record.max != theirs.top:
             changes["max_id"] = record.max + layout.ahead
-        if record.step != theirs.step:
-            changes["step"] = record.step
+        if _column(record) != theirs.step:
+            changes["step"] = _column(record)
         description = record.description[:DESCRIPTION_MOST]
         if layout.description and description != (theirs.description or ""):
             changes[layout.description] = description
@@ -278,7 +290,7 @@ class SharedRowTransaction(SQLTransaction):
 
     def _insert(self, record: Tag) -> None:
         layout = self.statements.layout
-        values: list[object] = [record.tag, record.max + layout.ahead, record.step]
+        values: list[object] = [record.tag, record.max + layout.ahead, _column(record)]
         values += [record.description[:DESCRIPTION_MOST]] if layout.description else []
         self.cursor.execute(self.statements.insert_theirs, values)
         if self.cursor.rowcount != 1:
@@ -290,11 +302,9 @@ class SharedRowTransaction(SQLTransaction):
             )
 
 
-def _new(tag: str, created: int) -> Tag:
-    """Return the own row of a tag that has only a row of the other program. Nothing is known to be reserved."""
-    return Tag(
-        tag=tag, max=0, step=DEFAULT_STEP, order="trend", created=created, timestamp=created, version=_NO_VERSION
-    )
+def _column(record: Tag) -> int:
+    """Return the step in the shared row."""
+    return record.min_step if record.step_mode == "auto" else record.step
 
 
 class SharedRowStore(MySQLStore):

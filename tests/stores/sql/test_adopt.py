@@ -54,12 +54,12 @@ def test_a_damaged_row_is_an_entry_of_its_own_and_the_others_are_adopted(
 def test_after_adopt_a_program_that_still_draws_is_noticed_and_nothing_repeats(beside: SharedRowBench) -> None:
     beside.add("orders", max_id=beside.theirs.ahead)
     beside.add("users", max_id=700 + beside.theirs.ahead)
-    assert reserve(beside.store).high == 10
+    assert reserve(beside.store, 10).high == 10
     beside.fetch()
     assert beside.store.adopt(timeout=TIMEOUT) == 2
     assert ranges(beside.store) == [(0, 10), (10, 20)]
     assert ranges(beside.store, "users") == [(0, 700)]
-    assert reserve(beside.store).high == 30
+    assert reserve(beside.store, 10).high == 30
     assert sharing(beside) == (True, ())
     assert low_high(beside.fetch()) == (30, 40)  # it still runs
     assert sharing(beside) == (True, ("orders",))
@@ -68,7 +68,7 @@ def test_after_adopt_a_program_that_still_draws_is_noticed_and_nothing_repeats(b
         with pytest.raises(Misconfigured, match=r"another program has taken 31\.\.40.*issuer recover orders"):
             reserve(other)
     # Whatever else is changed, the tag stays refused.
-    other.configure("orders", TagChanges(step=5), timeout=TIMEOUT)
+    other.configure("orders", TagChanges(step=5, step_mode="fixed", ahead=1), timeout=TIMEOUT)
     assert other.halt("orders", timeout=TIMEOUT)
     with pytest.raises(StoreError):
         reserve(other)
@@ -114,7 +114,7 @@ def test_a_url_without_the_layout_reserves_nothing_beside_the_other_program(besi
     beside.add("orders", max_id=beside.theirs.ahead, step=10)
     plain = open_store(beside.server)
     assert plain.get("orders", timeout=TIMEOUT) is None  # nobody has used the tables yet
-    assert reserve(beside.store).high == 10
+    assert reserve(beside.store, 10).high == 10
     beside.fetch()
     for adopted in (False, True):
         if adopted:

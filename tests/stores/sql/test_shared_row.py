@@ -49,7 +49,7 @@ def test_both_draw_from_one_row_in_turns_and_what_they_took_is_in_the_ledger(bes
     beside.add("orders", max_id=beside.theirs.ahead, step=10)
     got = [
         low_high(beside.fetch()),
-        *spans([reserve(beside.store)]),
+        *spans([reserve(beside.store, 10)]),
         low_high(beside.fetch()),
         low_high(beside.fetch()),
     ]
@@ -68,18 +68,42 @@ def test_a_tag_that_only_the_other_program_has_is_there_with_its_numbers_and_ste
     beside.add("orders", max_id=5000 + beside.theirs.ahead, step=10)
     beside.add("Users", max_id=1, step=3)
     found = get(beside.store)
-    assert (found.max, found.step, found.order, found.halted, found.step_mode) == (5000, 10, "trend", False, "fixed")
+    assert (found.max, found.step, found.order, found.halted, found.lease_mode) == (5000, 10, "trend", False, "auto")
+    # Leaf doubles its step, and processes of tinyid hold a segment each.
+    assert (found.step_mode, found.ahead) == (("fixed", 10) if beside.layout == "tinyid" else ("auto", 1))
     assert found.description == ("Test leaf" if beside.theirs.description else "")
     assert get(beside.open()) == found
     assert [each.tag for each in beside.store.tags(count=10, timeout=TIMEOUT)] == ["Users", "orders"]
     assert beside.store.tags(count=10, after="Users", timeout=TIMEOUT) == [found]
-    changed = beside.store.configure("orders", TagChanges(step=20, lease=5, seen=found.version), timeout=TIMEOUT)
+    changes = TagChanges(step=20, step_mode="fixed", ahead=1, lease=5, seen=found.version)
+    changed = beside.store.configure("orders", changes, timeout=TIMEOUT)
     assert (changed.max, changed.step, changed.lease) == (5000, 20, 5)
     assert get(beside.store) == changed
     assert beside.row() == (5000 + beside.theirs.ahead, 20)
     assert low_high(beside.fetch()) == (5000, 5020)
     assert spans([reserve(beside.store)]) == [(5020, 5040)]
     assert ranges(beside.store) == [(0, 5020), (5020, 5040)]
+
+
+@pytest.mark.covers("U.29")
+def test_a_step_that_is_adapted_leaves_the_column_which_has_the_lowest_one(leaf: SharedRowBench) -> None:
+    leaf.add("orders", max_id=1, step=10)
+    found = get(leaf.store)
+    assert (found.step, found.min_step, found.max_step) == (10, 10, 1_000_000)
+    grown = leaf.store.configure("orders", TagChanges(step=40, seen=found.version), timeout=TIMEOUT)
+    assert get(leaf.open()) == grown
+    assert (grown.step, grown.min_step, leaf.row()) == (40, 10, (1, 10))
+    assert reserve(leaf.store).high == 40
+    assert low_high(leaf.fetch()) == (40, 50)
+    leaf.run("UPDATE leaf_alloc SET step = 2000000")
+    found = get(leaf.store)
+    assert (found.step, found.min_step, found.max_step) == (40, 2_000_000, 2_000_000)
+    leaf.store.configure("orders", TagChanges(min_step=30), timeout=TIMEOUT)
+    assert leaf.row() == (51, 30)
+    leaf.store.configure("orders", TagChanges(step=50, step_mode="fixed"), timeout=TIMEOUT)
+    assert (leaf.row(), get(leaf.open()).step) == ((51, 50), 50)
+    create(leaf.store, "made", step=10)
+    assert get(leaf.store, "made").step_mode == "fixed"
 
 
 def test_a_tag_that_this_issuer_creates_is_one_of_the_other_program(beside: SharedRowBench) -> None:
@@ -374,7 +398,7 @@ def test_a_batch_takes_over_what_the_other_program_has_taken(beside: SharedRowBe
         beside.add(tag, max_id=beside.theirs.ahead)
         beside.fetch(tag)
     calls = [
-        lambda store, left, tag=tag: store.reserve(tag, None, purpose=Purpose("test"), timeout=left)
+        lambda store, left, tag=tag: store.reserve(tag, 10, purpose=Purpose("test"), timeout=left)
         for tag in ("a", "no", "b", "c")
     ]
     answers: list[object] = []

@@ -149,6 +149,7 @@ def test_a_leaf_that_doubles_its_step_repeats_nothing_and_leaves_our_step(
     leaf.add("orders", step=10)
     beside, steps = Beside(leaf), Steps()
     with connect(redis=redis_url, store=leaf.url) as ids:
+        ids.configure("orders", step=10)
         for _ in range(12):
             beside.fetch(steps.next(10))
             beside.draw(ids, 5)
@@ -304,10 +305,10 @@ def test_a_max_that_was_raised_below_the_other_programs_numbers_is_not_taken_for
         beside.draw(ids)  # below the threshold, so that no segment is fetched
         for _ in range(9):
             beside.fetch()
-        ids.configure("orders", start=50)
+        ids.configure("orders", start=beside.theirs[40])
         beside.draw(ids, 25)
         beside.check(ids)
-        assert min(beside.ours[1:]) > 100
+        assert min(beside.ours[1:]) > max(beside.theirs)
 
 
 @pytest.mark.colours("blocking")  # the store decides
@@ -345,7 +346,8 @@ def test_after_adopt_a_program_that_still_draws_is_noticed_behind_redis(
         one.create("orders", step=10)
         beside.draw(one, 15)
         beside.fetch()
-        assert json.loads(command(redis_url, beside, "adopt", "--json")) == {"tags": 1}
+        adopted = json.loads(command(redis_url, beside, "adopt", "--json"))
+        assert adopted == {"tags": 1, "settings": {"orders": {"order": "strict", "step": 10, "ahead": 1}}}
         beside.draw(other, 15)
         assert shared(one) == "ok"
         assert one.inspect("orders").shared_with == ""
@@ -368,6 +370,26 @@ def test_after_adopt_a_program_that_still_draws_is_noticed_behind_redis(
         beside.check(one)
 
 
+@pytest.mark.covers("U.29")
+@pytest.mark.colours("blocking")  # the command is the same
+def test_adopt_says_the_settings_and_leaves_those_of_a_user(opened: Make, beside: Beside, redis_url: str) -> None:
+    beside.add()
+    with opened() as ids:
+        ids.create("own", step=50, order="trend", lease=0)
+        lines = command(redis_url, beside, "adopt").splitlines()
+        mode = ids.inspect("orders").store.step_mode
+    theirs = {
+        "fixed": "step=10, ahead=10", "auto": "step=auto, min_step=10, max_step=1000000, target=600, ahead=1",
+    }[mode]  # fmt: skip
+    assert mode == ("fixed" if beside.bench.layout == "tinyid" else "auto")
+    assert lines[0] == "adopted: 2 tags"
+    assert {*lines[1:3]} == {
+        f"settings of orders: order=trend, {theirs}, lease=auto",
+        "settings of own: order=trend, step=50, ahead=1, lease=0",
+    }
+    assert "`issuer configure TAG` changes them" in lines[3]
+
+
 def shared(ids: Issuer) -> str:
     [found] = [each for each in ids.doctor() if each.check == "store-shared"]
     return found.level
@@ -382,6 +404,7 @@ def test_the_commands_say_what_holds(opened: Make, beside: Beside, redis_url: st
         return json.loads(command(redis_url, beside, *arguments, "--json", code=code))
 
     with opened() as ids:
+        ids.configure("orders", ahead=1)
         beside.draw(ids, 1)
         beside.fetch()
         [tag] = said("tags")
