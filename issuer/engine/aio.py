@@ -225,7 +225,7 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
     ) -> range:
         """Reserve one step of a trend tag in the store, for a client that issues the numbers itself.
 
-        Near the tag's limit, fewer numbers are reserved.
+        Near the tag's limit, fewer numbers are reserved. If the step was just changed, the next call uses the new one.
 
         Args:
             tag: Name of the tag.
@@ -239,7 +239,7 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.combiner(tag)
-            record = await combiner.run(combiner.supply.origin.read(), deadline)  # it has the present step
+            record = await combiner.run(combiner.supply.recent(), deadline)
             step = min(record.step, record.limit)
             check_reserving(record, step, spaced=True)
             spend(step, tag)

@@ -351,8 +351,11 @@ class Tag(StoredSettings, _Named):
             object.__setattr__(self, "scheme", frozen(self.scheme))
 
     @classmethod
-    def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
-        """Build a record from the fields that a store has read. If a field is missing or invalid, raise Corrupt."""
+    def checked(cls, tag: str, fields: Mapping[str, object], settings: Mapping[str, Any] | None = None) -> Tag:
+        """Build a record from the fields that a store has read. If a field is missing or invalid, raise Corrupt.
+
+        `settings`: those of the record, if they were checked before.
+        """
         return cls(
             tag=tag,
             max=number(tag, fields, "max"),
@@ -361,7 +364,7 @@ class Tag(StoredSettings, _Named):
             version=typed(tag, fields, "version", str),
             halted=typed(tag, fields, "halted", bool),
             deleted=typed(tag, fields, "deleted", bool),
-            **settings_of(tag, fields),
+            **(settings_of(tag, fields) if settings is None else settings),
         )
 
     @classmethod

@@ -11,14 +11,15 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import lru_cache
 from typing import Any
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import TagMissing
 from issuer_persistence.ledger import LedgerEntry, Purpose, Reservation
 from issuer_persistence.pruning import Ledger, Pruned, prune
-from issuer_persistence.records import FLAGS, Tag, TagChanges, TagSettings, check_argument
-from issuer_persistence.scheme_json import text
+from issuer_persistence.records import FLAGS, SETTINGS, Tag, TagChanges, TagSettings, check_argument, settings_of
+from issuer_persistence.scheme_json import frozen, text
 
 
 class Transaction(Ledger):
@@ -148,7 +149,16 @@ def record_of(columns: Sequence[str], row: Sequence[object]) -> Tag:
     for flag in FLAGS:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
+    tag = str(fields["tag"])
+    return Tag.checked(tag, fields, _settings(tag, *(fields[name] for name in SETTINGS)))
+
+
+@lru_cache(maxsize=256, typed=True)
+def _settings(tag: str, *values: object) -> dict[str, Any]:
+    """Return the checked settings with these values. They seldom change, and to check them takes 50 us."""
+    fields = dict(zip(SETTINGS, values, strict=True))
     if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
+        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `settings_of`
             fields["scheme"] = json.loads(fields["scheme"])
-    return Tag.checked(str(fields["tag"]), fields)
+    found = settings_of(tag, fields)
+    return {**found, "scheme": frozen(found["scheme"])}

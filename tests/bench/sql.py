@@ -1,5 +1,6 @@
 """A reservation in an SQL database, beside a bare transaction of the same statements."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -10,7 +11,6 @@ from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST, TagSettings, fresh_version, now_ms
 from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS
-from issuer_persistence.sql.transaction import row
 from tests.bench.figures import Bound, Figure, missing
 from tests.bench.rounds import Effort, alternate, each
 from tests.bench.servers import TAG
@@ -88,21 +88,16 @@ def _mariadb(store: SQLStore, tag: str, ends: ExitStack) -> Callable[[], object]
     connection = store.connect(TIMEOUT).connection
     ends.callback(connection.close)
     cursor = connection.cursor()
-    found = store.get(tag, timeout=TIMEOUT)
-    assert found is not None
-    values = [*row(found), tag]
     read = f"{store.statements.get_to_reserve} FOR UPDATE"
+    update = store.statements.update % '"max" = %s, "timestamp" = %s, "version" = %s'
 
     def transaction() -> object:
-        cursor.execute("START TRANSACTION")
         cursor.execute(read, (tag,))
-        cursor.fetchone()
-        values[1] += STEP
-        values[8] = fresh_version()
-        cursor.execute(store.statements.update, values)
-        entry = _entry(tag) | {"low": values[1] - STEP, "high": values[1]}
+        low = json.loads(cursor.fetchone()[0])[0]
+        cursor.execute(update, (low + STEP, now_ms(), fresh_version(), tag))
+        entry = _entry(tag) | {"low": low, "high": low + STEP}
         cursor.execute(store.statements.enter, [entry[each] for each in ENTRY_COLUMNS])
         connection.commit()
-        return values[1]
+        return low
 
     return transaction

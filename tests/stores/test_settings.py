@@ -14,6 +14,8 @@ from issuer_persistence import scheme_json
 from issuer_persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, StepsCrossed, TagMissing, VersionMoved
 from issuer_persistence.records import AHEAD_MOST, DURATION_MOST, HIGHEST, LEASE_MOST, Tag, TagChanges
 from issuer_persistence.scheme_json import DEPTH_MOST, SCHEME_MOST
+from issuer_persistence.sql.tables import TAG_COLUMNS
+from issuer_persistence.transactional import record_of, row_of
 from tests.stores.benches import (
     SCHEME,
     TIMEOUT,
@@ -334,3 +336,12 @@ def test_a_tag_is_not_made_again_with_another_way_of_making_values(bench: Bench)
         assert made.scheme == {**scheme, "id": "a"}
         assert (get(bench.store), made.scheme_id) == (made, "a")
     assert create(bench.store, "another", scheme=other).scheme == other
+
+
+def test_a_value_of_another_type_is_not_taken_for_the_equal_one_before_it() -> None:
+    row = row_of(TAG_COLUMNS, Tag(tag="a", max=0, created=0, timestamp=0, version="v", step=1))
+    assert record_of(TAG_COLUMNS, row).step == 1
+    with pytest.raises(Corrupt, match="step must be an integer"):
+        record_of(
+            TAG_COLUMNS, [True if column == "step" else value for column, value in zip(TAG_COLUMNS, row, strict=True)]
+        )

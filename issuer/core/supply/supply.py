@@ -33,6 +33,7 @@ from issuer.forks import no_fork
 from issuer.gateway import tag_scripts
 from issuer_persistence.errors import LimitHit
 from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import Tag
 
 #: If leases were not checked for CHECK_AFTER seconds, a caller checks them itself. In a process with a scheduler, which
 #: checks them every second, a caller does so only after CHECK_LATE seconds.
@@ -45,6 +46,9 @@ AHEAD = 0.01
 
 #: How long the first caller of a tag waits for the tag's record, in seconds. Not longer, as Redis may have numbers.
 HURRY = 0.05
+
+#: Before a step is reserved for a client, the record is read if it is older than this, in seconds.
+RECENT = 1.0
 
 #: The record is read again after this many seconds. So a process that reserves nothing sees a new setting `lease`, too.
 LEARN_AFTER = 60.0
@@ -364,6 +368,13 @@ class Supply:
         reserved = yield from self._reserve(n, exact=True, reason="reserve")
         return range(reserved.low + 1, reserved.high + 1)
 
+    def recent(self) -> Steps[Tag]:
+        """Return the record, at most RECENT seconds old: each reservation of this process brings it."""
+        state = self.state
+        if state.record is not None and monotonic() - state.read_at < RECENT:
+            return state.record
+        return (yield from self.origin.read())
+
     def reserve_step(self, step: int, reason: str) -> Steps[Reservation]:
         """Reserve `step` numbers of a trend tag in the store, near the limit fewer. The tag may have a stride."""
         return (yield from self._reserve(step, exact=False, reason=reason))
@@ -376,7 +387,8 @@ class Supply:
         reserved = yield from self.origin.public(steps)
         try:
             check_reserving(reserved.tag, n, spaced=not exact)
-        except InvalidArgument:
+            self.origin.use(reserved.tag)
+        except IssuerError:
             # The scheme was changed after the record was read, so users must not see these counters.
             yield from self.origin.give_back((reserved,), reserved.low)
             raise

@@ -29,7 +29,7 @@ except ImportError as error:
 #: What each session sets. Without a strict mode, a number that is too large would become 2^63-1 without an error.
 _SESSION = (
     "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-    "SESSION innodb_lock_wait_timeout = %d, SESSION wait_timeout = %d"
+    "SESSION innodb_lock_wait_timeout = %d, SESSION wait_timeout = %d, SESSION autocommit = 0"
 )
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -59,7 +59,7 @@ _PASSING = {1203, 1226}
 
 
 class MySQLStore(SQLStore):
-    """A store in MySQL or MariaDB, in tables of InnoDB. A reservation takes five round trips."""
+    """A store in MySQL or MariaDB, in tables of InnoDB. A reservation takes four round trips."""
 
     types = Types(
         # Compared byte by byte: other collations take `Orders`, `orders` and `orders ` for the same name.
@@ -143,7 +143,7 @@ class MySQLStore(SQLStore):
                 charset="utf8mb4",
                 defer_connect=True,
                 init_command=_SESSION % (_LOCK_WAIT, _SESSION_IDLE),
-                autocommit=True,
+                autocommit=None,  # see `_SESSION`
                 **self._tls,
             )
             if "ssl" not in self._tls:
@@ -168,7 +168,8 @@ class MySQLStore(SQLStore):
             link.acknowledged = _acknowledged(link.cursor)
             if "ON" not in link.acknowledged.values():
                 raise self._unreplicated()  # before numbers are lost by it
-        link.cursor.execute("START TRANSACTION" if writes else "START TRANSACTION READ ONLY")
+        if not writes:  # a transaction that writes begins with its first statement, and saves a round trip
+            link.cursor.execute("START TRANSACTION READ ONLY")
 
     def commit(self, link: SQLLink) -> None:
         link.connection.commit()

@@ -199,7 +199,7 @@ class SQLStore(TransactionalStore):
     def _open(self, deadline: CallDeadline, *, writes: bool) -> Iterator[SQLTransaction]:
         if self._closed:
             raise Misconfigured("the store was closed")
-        link = self._linked(deadline, writes=writes)
+        link, used = self._linked(deadline, writes=writes)
         done = False
         try:
             with self.until(link, deadline.left()):
@@ -210,18 +210,27 @@ class SQLStore(TransactionalStore):
                     link.connection.rollback()
                     done = not isinstance(error, Misconfigured)  # only new sessions see what is corrected
                     raise
-                self.commit(link) if writes else link.connection.rollback()
+                if writes:
+                    used = False  # a commit is never repeated
+                    self.commit(link)
+                else:
+                    link.connection.rollback()
                 done = True
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - each driver has errors of its own; others are raised again
+        except Exception as error:
+            if used and isinstance(self.known(error), Unconfirmed) and deadline.left():
+                raise Conflict from error  # the server had closed the connection
             self._fail(error, deadline)
         finally:
             # After any other error, also an interrupt, nobody knows where the connection stands.
             self._links.put_back(link) if done else link.close()
 
-    def _linked(self, deadline: CallDeadline, *, writes: bool) -> SQLLink:
-        """Return a connection with a new transaction. Connections that the server has closed are replaced."""
+    def _linked(self, deadline: CallDeadline, *, writes: bool) -> tuple[SQLLink, bool]:
+        """Return a connection with a new transaction, and whether it was used before.
+
+        Connections that the server has closed are replaced.
+        """
         while True:
             try:
                 link, used = self._links.take(deadline.left())
@@ -239,7 +248,7 @@ class SQLStore(TransactionalStore):
                 if not used:
                     self._fail(error, deadline)
             else:
-                return link
+                return link, used
 
     def known(self, error: Exception) -> Exception | None:
         """Return the error for an error of the driver or of the system. None if it is another one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -39,8 +40,8 @@ class SQLTransaction(Transaction):
 
     def __init__(self, link: SQLLink, statements: Statements, *, writes: bool) -> None:
         self._link, self.statements, self._writes = link, statements, writes
-        #: The tags that this transaction has read: whether they exist.
-        self._there: dict[str, bool] = {}
+        #: The rows of the tags that this transaction has read, None for a tag that does not exist.
+        self._there: dict[str, Sequence[object] | None] = {}
 
     @property
     def cursor(self) -> Any:
@@ -61,7 +62,7 @@ class SQLTransaction(Transaction):
 
     def read(self, tag: str) -> Tag | None:
         found = self.rows(f"{self.statements.get}{self._lock}", (tag,))
-        self._there[tag] = bool(found)
+        self._there[tag] = found[0] if found else None
         return self.record(found[0]) if found else None
 
     def record(self, row: Sequence[object]) -> Tag:
@@ -76,8 +77,8 @@ class SQLTransaction(Transaction):
         found = self.rows(f"{self.statements.get_to_reserve}{self._lock}", (tag,))
         if not found:
             raise TagMissing(tag)
-        *row, taken, store_id = found[0]
-        self._there[tag] = True
+        *row, taken, store_id = json.loads(found[0][0])
+        self._there[tag] = row = [tag, *row]
         return self.record(row).live(), taken, str(store_id)
 
     def read_many(self, tags: Collection[str]) -> dict[str, Tag]:
@@ -86,25 +87,34 @@ class SQLTransaction(Transaction):
 
     def rows_of(self, tags: Collection[str]) -> dict[str, Sequence[object]]:
         """Do as `read_many`, and return the rows."""
-        self._there |= dict.fromkeys(tags, False)
+        self._there |= dict.fromkeys(tags)
         found: dict[str, Sequence[object]] = {}
         for page in in_parts(sorted(tags)):
             statement = f'{self.statements.get_many}{listed(page)} ORDER BY "tag"{self._lock}'
             found.update({str(row[0]): row for row in self.rows(statement, page)})
-        self._there |= dict.fromkeys(found, True)
+        self._there |= found
         return found
 
     def write(self, record: Tag) -> Tag:
         return self.write_many([record])[0]
 
     def write_many(self, records: Sequence[Tag]) -> list[Tag]:
-        """Create or replace records, which this transaction has read before. Return them."""
-        new = [row(each) for each in records if not self._there[each.tag]]
-        old = [[*row(each), each.tag] for each in records if self._there[each.tag]]
+        """Create or replace records, which this transaction has read before. Return them.
+
+        Only what has changed is written: with all 21 columns, an UPDATE takes 0.1 ms longer.
+        """
+        new = []
+        for each in records:
+            before, after = self._there[each.tag], row(each)
+            if before is None:
+                new.append(after)
+                continue
+            changed = {name: value for name, value, old in zip(TAG_COLUMNS, after, before, strict=True) if value != old}
+            if changed:
+                columns = ", ".join(f'"{name}" = %s' for name in changed)
+                self.cursor.execute(self.statements.update % columns, [*changed.values(), each.tag])
         if new:
             self.cursor.executemany(self.statements.insert, new)
-        if old:
-            self.cursor.executemany(self.statements.update, old)
         return [*records]
 
     def enter(self, entry: LedgerEntry) -> None:

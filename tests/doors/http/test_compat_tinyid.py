@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -11,6 +12,7 @@ from issuer.doors.access import Access
 from issuer.errors import StoreUnavailable
 from issuer.settings import Settings
 from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.memory import MemoryStore
 from tests.doors.http.doors import Answer, Door, open_door, tokens
 
 FORM = [("Content-Type", "application/x-www-form-urlencoded")]
@@ -112,7 +114,9 @@ async def test_errors_are_codes_with_the_status_200_and_empty_bodies_of_the_simp
 
 
 @pytest.mark.covers("U.17", "1.15")
-async def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses() -> None:
+async def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with tinyid() as door:
         await door.ids.create("order", order="trend", step=1000, above=1)
         query = "?bizType=order&token=x"
@@ -126,10 +130,33 @@ async def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_els
         own = await door.ids.take("order", 3)
         assert not {*own} & {*first}
         await door.ids.configure("order", step=10)
+        monkeypatch.setattr("issuer.core.supply.supply.RECENT", 0.0)
         golden(await door.ask("GET", f"{SEGMENT}Simple{query}"), b"3001,3003,3011,1,0", TEXT)
         ledger = (await door.ids.segments("order", upward=True)).entries
         reasons: list[LedgerEntry] = [each for each in ledger if each.reason == "tinyid"]
         assert [(each.low, each.high) for each in reasons] == [(1, 1001), (1001, 2001), (3001, 3011)]
+
+
+async def test_a_client_that_goes_on_costs_one_transaction_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = create_autospec(MemoryStore.get, side_effect=MemoryStore.get)
+    monkeypatch.setattr(MemoryStore, "get", reads)
+    monkeypatch.setattr("issuer.core.supply.supply.RECENT", 60.0)
+    async with tinyid() as door:
+        await door.ids.create("order", order="trend", step=10)
+        for low in (0, 10, 20):
+            answer = await door.ask("GET", f"{SEGMENT}Simple?bizType=order&token=x")
+            assert answer.body.startswith(b"%d," % low)
+            if low == 0:
+                reads.reset_mock()
+        assert not reads.called
+        await door.ids.configure("order", step=5)
+        sizes = list[int]()
+        for _ in range(2):
+            low, _, high, *_ = map(
+                int, (await door.ask("GET", f"{SEGMENT}Simple?bizType=order&token=x")).body.split(b",")
+            )
+            sizes.append(high - low)
+        assert sizes == [10, 5], "the reservation brings the new step"
 
 
 @pytest.mark.covers("U.17", "1.12")
@@ -268,7 +295,7 @@ async def test_head_draws_nothing() -> None:
         assert (await door.ids.inspect("order")).store.max == 0
 
 
-async def test_a_plugin_is_asked_before_a_segment_is_reserved() -> None:
+async def test_a_plugin_is_asked_before_a_segment_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     from issuer.plugins import Plugin
 
     class Closed(Plugin):
@@ -280,4 +307,5 @@ async def test_a_plugin_is_asked_before_a_segment_is_reserved() -> None:
         path = f"{SEGMENT}Simple?bizType=order&token=x"
         golden(await door.ask("GET", path), b"", TEXT)
         await door.ids.configure("order", step=5)
+        monkeypatch.setattr("issuer.core.supply.supply.RECENT", 0.0)
         golden(await door.ask("GET", path), b"0,1,5,1,0", TEXT)
