@@ -15,14 +15,13 @@ from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
 from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
-from issuer.core.scheme_record import SEGMENT, strategy
+from issuer.core.scheme_record import SEGMENT, SNOWFLAKE, strategy
 from issuer.errors import IssuerError, brief
 from issuer.numbers.codec import Decoded
-from issuer.strategies.registry import SNOWFLAKE
 from issuer.strategies.snowflake.layout import Layout
 from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
-from issuer_persistence.records import PACING, StoredSettings, Tag
+from issuer_persistence.records import HIGHEST, PACING, StoredSettings, Tag
 
 #: Fields of a record that have a meaning only for tags with a counter.
 OF_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "lease_mode", *PACING)
@@ -159,8 +158,10 @@ def _plain(value: object) -> object:
 
 def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record. If the tag has no counter, leave out fields such as `step`: they mean nothing."""
-    of_counters = () if counts(scheme) else OF_COUNTERS
-    return {name: value for name, value in content.items() if name not in of_counters}
+    if counts(scheme):
+        return content
+    limited = content.get("limit", HIGHEST) != HIGHEST
+    return {name: each for name, each in content.items() if name not in OF_COUNTERS or (limited and name == "limit")}
 
 
 def _without_empty(content: dict[str, Any], *names: str) -> dict[str, Any]:

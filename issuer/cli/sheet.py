@@ -44,7 +44,8 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
         if not seen.store.drain:
             lines.append(("drain", "no: processes keep their unused numbers"))
     else:
-        lines.append(("order", f"{seen.order}{halted}"))
+        limit = "" if seen.limit == HIGHEST else f", limit {_limit(seen)}"
+        lines.append(("order", f"{seen.order}{limit}{halted}"))
     if counter or (halted and seen.parts is not None):
         lines.append(("store max", f"{counted(seen.store.max, seen.scheme)}{halted}"))
     lines += [("changed", moment(seen.store.timestamp, now)), ("created", moment(seen.store.created, now))]
@@ -164,10 +165,10 @@ def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
 
 
 def stands(now: Tag) -> str:
-    if not counts(now.scheme):
-        return now.order
     last = last_value(now.scheme, now.limit)
     ends = "" if last == HIGHEST else f", limit {last}"
+    if not counts(now.scheme):
+        return f"{now.order}{ends}"
     return f"max {counted(now.max, now.scheme)}, step {now.step}{ends}"
 
 

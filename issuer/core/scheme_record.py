@@ -13,6 +13,7 @@ from issuer_persistence.records import HIGHEST, Tag, fresh_version
 #: The default strategy: the tag's counter makes the numbers. All other strategies have no counter, and compute the
 #: numbers themselves.
 SEGMENT = "segment"
+SNOWFLAKE = "snowflake"
 
 #: For each setting that gives a tag parts: the argument that selects a part. Each part is a tag with its own counter.
 PARTS = {"shards": "shard_key", "keyed": "restart_key"}

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, timezone, tzinfo
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from issuer.core import scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import InvalidArgument, LimitReached, NotDecodable, brief
 from issuer.gateway.keys import part_tag
+from issuer.numbers.dates import moment
 from issuer.numbers.scrambling import KeySpan, Scrambling
 from issuer.numbers.sharding import ShardLayout
 from issuer.numbers.stride import Strides, StrideSpan
-from issuer.numbers.template import Template
+from issuer.numbers.template import PACKED, Parsed, Template
 from issuer_persistence.records import HIGHEST, Tag
 
 #: Maximum number of digits in a text that is read as a number.
@@ -62,16 +63,29 @@ class Decoded:
     holder: str | None = None
 
 
+class Packing(Protocol):
+    """The layout of snowflake numbers. If a part is out of its range, a method raises InvalidArgument."""
+
+    def compose(self, timestamp: int, machine: int, sequence: int) -> int:
+        """Return the number for its parts. `timestamp`: time in ms since 1970."""
+
+    def decompose(self, value: int) -> Any:
+        """Return the parts of a number as attributes."""
+
+
 class Scheme:
     """Converts counter values of one tag into numbers and texts, and back. Threads can share it."""
 
-    def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
+    def __init__(
+        self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False, packing: Packing | None = None
+    ) -> None:
         """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or differs from the tag's.
 
         `reading`: True if numbers are only decoded. Then a missing secret raises an error only when a number needs this
-        secret.
+        secret. `packing`: layout of a snowflake tag.
         """
         scheme = tag.scheme
+        self._packing = packing
         self.tag = tag.tag
         self.strategy = scheme_record.strategy(scheme)
         self.periods: Periods | None = scheme_record.periods(tag)
@@ -161,9 +175,20 @@ class Scheme:
         return template.format(seq=value, date=day, shard=shard, key=key)
 
     def text_of(self, value: int, *, today: date) -> str:
-        """Return the text of a number from a strategy without a counter."""
+        """Return the text of a number from a strategy without a counter.
+
+        The text of a snowflake number shows its own time in place of `today`.
+        """
         template = self._template
-        return str(value) if template is None else template.format(seq=value, date=today)
+        if template is None:
+            return str(value)
+        if self._packing is None:
+            return template.format(seq=value, date=today)
+        parts = self._packing.decompose(value)
+        at = parts.time.astimezone(self._zone)
+        # In one time zone, both moments of an hour that comes twice are equal, and `format` would show the earlier one.
+        at = at.replace(tzinfo=timezone(at.utcoffset()))
+        return template.format(seq=value, date=at, packed={name: getattr(parts, name) for name in PACKED})
 
     def parse(self, text: str) -> Decoded:
         """Return the parts of a text. This is the inverse of `text`. Raises NotDecodable."""
@@ -183,7 +208,8 @@ class Scheme:
                 )
             return replace(self.decode(self.sharded(found.seq, found.shard)), date=found.date)
         if self.strategy != scheme_record.SEGMENT:
-            return replace(self.decode(found.seq), date=found.date)
+            value = found.seq if "seq" in template.fields else self._packed(found, text)
+            return replace(self.decode(value), date=found.date)
         number = self._number(found.seq)
         part = None if found.key is None else part_tag(self.tag, found.key)
         if self.periods is None or found.date is None:
@@ -195,6 +221,14 @@ class Scheme:
         counter = index << PERIOD_BITS | number
         name = self.period_name(counter)
         return Decoded(self.tag, found.seq, counter, name, key=found.key, date=found.date, part=part)
+
+    def _packed(self, found: Parsed, text: str) -> int:
+        """Return the snowflake number that consists of the parts of a text. Raises NotDecodable."""
+        assert self._packing is not None  # noqa: S101 - only formats of snowflake tags lack {seq}
+        try:
+            return self._packing.compose(round(moment(found.codes).timestamp() * 1000), **found.packed)
+        except ValueError as error:
+            raise NotDecodable(f"{brief(text)} is not a text of tag {self.tag!r}: {error}", value=text) from error
 
     def period_name(self, counter: int) -> str | None:
         """Return the name of the period that a counter value belongs to, or None if the tag has no periods.

@@ -1,31 +1,35 @@
-"""The date codes of `strftime` that a format can contain, such as %Y. Each code has a fixed number of digits."""
+"""The date codes of `strftime` that a format can contain, such as %Y. Each code has a fixed number of characters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import date
-from typing import Final
+from datetime import date, datetime, time
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A date code, such as %m. `of` returns the code's number for a date, in low..high. `width`: number of digits."""
+    """A date code, such as %m. `of` returns the code's number, in low..high, for a date; for TIMES: for a datetime.
+
+    `width`: number of characters. `sign`: "+" if the first one is a sign.
+    """
 
     width: int
     low: int
     high: int
-    of: Callable[[date], int]
+    of: Callable[[Any], int]
+    sign: str = ""
 
     def show(self, day: date) -> str:
-        """Return the digits for a date. Raises ValueError if the code cannot represent the date."""
+        """Return the text for a date. Raises ValueError if the code cannot represent the date."""
         number = self.of(day)
         if not self.low <= number <= self.high:
             raise ValueError(f"the date {day} cannot be represented")
-        return f"{number:0{self.width}d}"
+        return f"{number:{self.sign}0{self.width}d}"
 
 
-#: The supported codes. %y is for the years 2000 to 2099. %G is the ISO year, %V the ISO week, %u the day of the week.
+#: The codes for a date. %y is for the years 2000 to 2099. %G is the ISO year, %V the ISO week, %u the day of the week.
 CODES: Final = {
     "%Y": Code(4, 1, 9999, lambda day: day.year),
     "%y": Code(2, 0, 99, lambda day: day.year - 2000),
@@ -36,6 +40,17 @@ CODES: Final = {
     "%V": Code(2, 1, 53, lambda day: day.isocalendar().week),
     "%u": Code(1, 1, 7, lambda day: day.isocalendar().weekday),
 }
+
+#: The codes for a time, which only snowflake numbers contain. %L is the millisecond, %z the offset from UTC, +hhmm.
+TIMES: Final = {
+    "%H": Code(2, 0, 23, lambda at: at.hour),
+    "%M": Code(2, 0, 59, lambda at: at.minute),
+    "%S": Code(2, 0, 59, lambda at: at.second),
+    "%L": Code(3, 0, 999, lambda at: at.microsecond // 1000),
+    "%z": Code(5, -2359, 2359, lambda at: int(f"{at:%z}"), "+"),
+}
+
+EVERY: Final = {**CODES, **TIMES}
 
 _WHOLE_DAYS = ({"%Y", "%m", "%d"}, {"%y", "%m", "%d"}, {"%Y", "%j"}, {"%y", "%j"}, {"%G", "%V", "%u"})
 
@@ -54,14 +69,30 @@ def tells(codes: Collection[str], restart: str) -> bool:
     return any(telling <= set(codes) for telling in _TELLING[restart])
 
 
+def missing(codes: Collection[str]) -> list[str]:
+    """Return the codes, or a description of them, that these codes lack to define one millisecond."""
+    needed = [code for code in ("%H", "%M", "%S", "%L") if code not in codes]
+    return needed if tells(codes, "daily") else ["a day such as %Y%m%d", *needed]
+
+
+def moment(shown: Mapping[str, int]) -> datetime:
+    """Return the millisecond that codes define, see `missing`. Without %z it is in UTC. Raises ValueError."""
+    found = day(shown)
+    if found is None:
+        raise ValueError("there is no day")
+    clock = time(shown["%H"], shown["%M"], shown["%S"], shown["%L"] * 1000)
+    return datetime.combine(found, clock, datetime.strptime(f"{shown.get('%z', 0):+05d}", "%z").tzinfo)
+
+
 def day(shown: Mapping[str, int]) -> date | None:
     """Return the first day that matches. None if no code is a year. Raises ValueError if no day matches.
 
     `shown`: the number of each date code, such as {"%Y": 2026, "%m": 11}.
     """
     for code, number in shown.items():
-        if not CODES[code].low <= number <= CODES[code].high:
+        if not EVERY[code].low <= number <= EVERY[code].high:
             raise ValueError(f"{code} cannot be {number}")
+    shown = {code: number for code, number in shown.items() if code in CODES}
     found = _first(shown)
     # If the codes define exactly one day, each code must match it.
     if found is not None and any(telling <= set(shown) for telling in _WHOLE_DAYS):

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from issuer.core.periods import SEQ_MOST, Periods, Restart
-from issuer.core.scheme_record import SEGMENT, id_after, last_value
+from issuer.core.scheme_record import SEGMENT, SNOWFLAKE, id_after, last_value
 from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
 from issuer.numbers.codec import Scheme, scrambled, strides
-from issuer.numbers.dates import tells
+from issuer.numbers.dates import missing, tells
 from issuer.numbers.scheme_options import SchemeOptions
 from issuer.numbers.sharding import BITS, SHARDS_MOST, ShardLayout
-from issuer.numbers.template import Template
+from issuer.numbers.template import OF_SNOWFLAKE, PACKED, Template
 from issuer_persistence.records import HIGHEST, Order, Tag
 
 #: Default bits of a tag with shards: 6 for the shard, 8 for the application.
@@ -141,6 +141,8 @@ def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) 
     if what == "strategy" and record.scheme.get("strategy", SEGMENT) == SEGMENT:
         return
     made_by = {"shards": "its shards have", "keyed": "each of its series has", "strategy": "its strategy has"}[what]
+    if record.scheme.get("strategy") == SNOWFLAKE:
+        limit = None  # it can be changed: the caller compares it with the layout, to which all numbers keep
     for name, value in (*given.items(), ("limit", limit)):
         if name in ("stride", "offset", "scramble", "limit") and value is not None:
             raise SchemeError(
@@ -225,6 +227,16 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
     if bool(scheme.get("keyed")) != ("key" in template.fields):
         wanted = "contains {key}, which only a keyed tag has" if "key" in template.fields else "does not contain {key}"
         raise SchemeError(f"{scheme['format']!r} {wanted}", setting="format", value=scheme["format"])
+    others = sorted(template.fields & OF_SNOWFLAKE)
+    if others and scheme.get("strategy") != SNOWFLAKE:
+        problem = f"{scheme['format']!r} contains {others[0]}, which only a tag with the strategy snowflake has"
+        raise SchemeError(problem, setting="format", value=scheme["format"])
+    lacking = [f"{{{name}}}" for name in PACKED if name not in template.fields] + missing(template.codes)
+    if scheme.get("timezone", "UTC") != "UTC" and "%z" not in template.fields:
+        lacking.append(f"%z (when clocks in {scheme['timezone']} go back, an hour comes twice)")
+    if lacking and "seq" not in template.fields:
+        problem = f"{scheme['format']!r} does not determine the number: add {', '.join(lacking)}; or add {{seq}}"
+        raise SchemeError(problem, setting="format", value=scheme["format"])
     if "shard" in template.fields and "shards" not in scheme:
         problem = f"{scheme['format']!r} contains {{shard}}, but the tag has no shards"
         raise SchemeError(problem, setting="format", value=scheme["format"])

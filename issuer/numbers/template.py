@@ -5,7 +5,8 @@
 `{seq}` is the number. `{seq:06d}` has six digits, `{seq:6b36}` six digits of base 36. Other bases are `b62`, `c32`
 (Crockford) and `X`. `{date:...}` can contain %Y %y %m %d %j %G %V %u and text. `{shard}` has the same forms as `{seq}`.
 `{key}` is the restart key. `{check}` (Luhn), `{check:damm}` and `{check:mod97}` are check digits over everything before
-them. `{{` and `}}` are braces.
+them. `{{` and `}}` are braces. For snowflake numbers, `{date:...}` can contain %H %M %S %L %z, too, and `{machine}` and
+`{sequence}` have the same forms as `{seq}`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from string import Formatter
+from types import MappingProxyType
 from typing import Final
 
 from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError, brief
 from issuer.numbers import digits
-from issuer.numbers.dates import CODES, day
+from issuer.numbers.dates import EVERY, TIMES, day
 from issuer_persistence.records import HIGHEST, is_number
 
 #: Maximum number of characters of a format, of a text to parse, and of a restart key.
@@ -41,12 +43,17 @@ _BASES: Final = {
 }
 
 
+#: Parts of snowflake numbers, with and without date codes, and all fields that are numbers.
+PACKED: Final = ("machine", "sequence")
+OF_SNOWFLAKE: Final = {*PACKED, *TIMES}
+NUMBERS: Final = ("seq", "shard", *PACKED)
+
 Check = Callable[[str], str]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a template. `kind`: "text", "seq", "shard", "key", "check", or a date code such as "%y".
+    """A part of a template. `kind`: "text", "key", "check", one of NUMBERS, or a date code such as "%y".
 
     `text`: the literal text, or the name of the check. `width`: number of characters, 0 if it is not fixed. `base`:
     numeral system of a number.
@@ -76,13 +83,13 @@ class Part:
         """Return a pattern for Python's operator %, such as "%(seq)06d". For a date code: the digits of the date."""
         if self.kind == "text":
             return self.text.replace("%", "%%")
-        if date is not None and self.kind in CODES:
-            return CODES[self.kind].show(date)
+        if date is not None and self.kind in EVERY:
+            return EVERY[self.kind].show(date)
         return f"%({self.kind})0{self.width}d" if self._is_decimal else f"%({self.kind})s"
 
     @cached_property
     def _is_decimal(self) -> bool:
-        return self.kind in {"seq", "shard"} and self.base is digits.DECIMAL
+        return self.kind in NUMBERS and self.base is digits.DECIMAL
 
     def shown(self, number: int | None) -> int | str:
         """Return the value to insert into `pattern`: a number if the base is 10, else a text. Raises FormatOverflow."""
@@ -106,13 +113,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The parts of a text. `codes`: number of each date code. `date`: first day that matches. None without a year."""
+    """The parts of a text. `codes`: number of each date code. `date`: first day that matches. None without a year.
+
+    `seq`: 0 if the format has no {seq}. `packed`: machine and sequence of a snowflake number, if the format has them.
+    """
 
     seq: int
     date: dt.date | None = None
     codes: Mapping[str, int] = field(default_factory=dict)
     shard: int | None = None
     key: str | None = None
+    packed: Mapping[str, int] = field(default_factory=dict)
 
 
 class Template:
@@ -124,11 +135,11 @@ class Template:
         self.text = text
         self._parts = tuple(_parts(text))
         self.fields = frozenset(part.kind for part in self._parts if part.kind != "text")
-        self.codes = frozenset(kind for kind in self.fields if kind in CODES)
+        self.codes = frozenset(kind for kind in self.fields if kind in EVERY)
         _check(text, self._parts)
         self._stop = _stops(text, self._parts)
         self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
-        self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
+        self._written = [(part.kind, part) for part in self._parts if part.kind in NUMBERS]
         self._chunks = tuple(_chunks(self._parts))
         # Cached patterns for the date of the last text. Usually the next text has the same date.
         self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
@@ -136,7 +147,15 @@ class Template:
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
 
-    def format(self, *, seq: int, date: dt.date | None = None, shard: int | None = None, key: str | None = None) -> str:
+    def format(
+        self,
+        *,
+        seq: int,
+        date: dt.date | None = None,
+        shard: int | None = None,
+        key: str | None = None,
+        packed: Mapping[str, int] = MappingProxyType({}),
+    ) -> str:
         """Return the text. Only the values that the template contains are needed.
 
         Raises FormatOverflow if a number has too many digits, InvalidArgument if a value is missing or invalid.
@@ -146,7 +165,7 @@ class Template:
             self._ready = ready = (date, self._on(date))
         values: dict[str, int | str] = {}
         for name, part in self._written:
-            values[name] = part.shown(seq if name == "seq" else shard)
+            values[name] = part.shown(seq if name == "seq" else shard if name == "shard" else packed.get(name))
         if self._stop is not None:
             values["key"] = self._shown_key(key)
         text = ""
@@ -170,7 +189,7 @@ class Template:
         codes: dict[str, int] = {}
         for part, piece in zip(self._parts, found.groups(), strict=True):
             shown = piece
-            if part.kind in ("seq", "shard"):
+            if part.kind in NUMBERS:
                 numbers[part.kind] = part.read(piece, text)
                 shown = part.write(numbers[part.kind])
             elif part.kind == "check" and part.check(canonical) != piece:
@@ -179,11 +198,12 @@ class Template:
                 key = piece
                 if not _is_key(key):
                     raise NotDecodable(f"{brief(text)} has no valid key", value=text)
-            elif part.kind in CODES and codes.setdefault(part.kind, int(piece)) != int(piece):
+            elif part.kind in EVERY and codes.setdefault(part.kind, int(piece)) != int(piece):
                 raise NotDecodable(f"{brief(text)} has two different dates", value=text)
             canonical += shown
         try:
-            return Parsed(numbers["seq"], day(codes), codes, numbers.get("shard"), key)
+            packed = {name: number for name, number in numbers.items() if name in PACKED}
+            return Parsed(numbers.get("seq", 0), day(codes), codes, numbers.get("shard"), key, packed)
         except ValueError as error:
             raise NotDecodable(f"{brief(text)} has no valid date: {error}", value=text) from None
 
@@ -231,7 +251,7 @@ def _parts(text: str) -> Iterator[Part]:
 
 def _field(name: str, spec: str, text: str) -> Iterator[Part]:
     match name:
-        case "seq" | "shard":
+        case "seq" | "shard" | "machine" | "sequence":
             found = _SPEC.fullmatch(spec)
             width = int(found["width"] or 0) if found else 0
             if not found or width > PLACES_MOST:
@@ -253,33 +273,36 @@ def _field(name: str, spec: str, text: str) -> Iterator[Part]:
                 raise _refused(f"{{check:{spec}}} is unknown: use one of {', '.join(digits.CHECKS)}", text)
             yield Part("check", kind, digits.CHECK_WIDTHS[kind])
         case _:
-            raise _refused(f"unknown field {{{name}}}: the fields are seq, date, shard, key and check", text)
+            known = "seq, date, shard, key, machine, sequence and check"
+            raise _refused(f"unknown field {{{name}}}: the fields are {known}", text)
 
 
 def _date(spec: str, text: str) -> Iterator[Part]:
     codes = re.findall(r"%.?|[^%]+", spec)
-    if not any(code in CODES for code in codes):
-        raise _refused(f"{{date:{spec}}} contains no part of a date: use one or more of {' '.join(CODES)}", text)
+    if not any(code in EVERY for code in codes):
+        raise _refused(f"{{date:{spec}}} contains no part of a date: use one or more of {' '.join(EVERY)}", text)
     for code in codes:
         if not code.startswith("%"):
             yield Part("text", code, len(code))
-        elif code in CODES:
-            yield Part(code, width=CODES[code].width)
+        elif code in EVERY:
+            yield Part(code, width=EVERY[code].width)
         else:
-            raise _refused(f"{{date:{spec}}}: {code} isn't one of {' '.join(CODES)}", text)
+            raise _refused(f"{{date:{spec}}}: {code} isn't one of {' '.join(EVERY)}", text)
 
 
 def _check(text: str, parts: Sequence[Part]) -> None:
     """Raise SchemeError if a field is missing, occurs twice, or is in the wrong place."""
     kinds = [part.kind for part in parts]
-    if "seq" not in kinds:
+    before = {"seq"} if "seq" in kinds else {*PACKED}
+    if "seq" not in kinds and not OF_SNOWFLAKE & {*kinds}:
         raise _refused(f"{text!r} has no {{seq}}, so all numbers would have the same text", text)
-    for name in ("seq", "shard", "key"):
+    for name in (*NUMBERS, "key"):
         if kinds.count(name) > 1:
             raise _refused(f"{text!r} has {{{name}}} twice", text)
     for place, part in enumerate(parts):
-        if part.kind == "check" and "seq" not in kinds[:place]:
-            raise _refused(f"{{check}} must come after {{seq}}, because it checks what is before it in {text!r}", text)
+        if part.kind == "check" and not before <= {*kinds[:place]}:
+            wanted = " and ".join(f"{{{name}}}" for name in sorted(before))
+            raise _refused(f"{{check}} must come after {wanted}, because it checks what is before it in {text!r}", text)
         if part.kind == "check" and part.text != "mod97":
             blind = [each.kind for each in parts[:place] if each.base is not digits.DECIMAL]
             if blind:
@@ -328,6 +351,8 @@ def _regex(part: Part, stop: str | None) -> str:
             return re.escape(part.text)
         case "key":
             return f"[^{re.escape(stop)}]+" if stop else ".+"
+        case "%z":
+            return "(?!-0000)[-+][0-9]{4}"
         case _:
             return f"[{part.base.readable}]{{{part.width}}}" if part.width else f"[{part.base.readable}]+"
 

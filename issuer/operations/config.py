@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from issuer.core import scheme_record
 from issuer.core.events import Observers
 from issuer.core.record import Identity
 from issuer.errors import SchemeError
@@ -55,12 +56,9 @@ class IssuerConfig:
         """
         known = self._schemes.get(tag.tag)
         if known is None or known[0] != tag.scheme:
-            with no_fork():
-                from issuer.numbers.codec import Scheme
-
             if len(self._schemes) >= SCHEMES_MOST:
                 self._schemes.clear()
-            known = self._schemes[tag.tag] = tag.scheme, Scheme(tag, self.settings.keys)
+            known = self._schemes[tag.tag] = tag.scheme, self._scheme(tag)
         return known[1]
 
     def reader(self, tag: Tag) -> Scheme:
@@ -71,10 +69,18 @@ class IssuerConfig:
         try:
             return self.texts(tag)
         except SchemeError:
-            with no_fork():
-                from issuer.numbers.codec import Scheme
+            return self._scheme(tag, reading=True)
 
-            return Scheme(tag, self.settings.keys, reading=True)
+    def _scheme(self, tag: Tag, *, reading: bool = False) -> Scheme:
+        packing = None
+        with no_fork():
+            from issuer.numbers.codec import Scheme
+
+            if scheme_record.strategy(tag.scheme) == scheme_record.SNOWFLAKE:
+                from issuer.strategies.snowflake.layout import Layout
+
+                packing = Layout.of(tag.scheme.get("options", {}))
+        return Scheme(tag, self.settings.keys, reading=reading, packing=packing)
 
     def key(self, tag: str) -> str:
         return redis_key(self.settings.prefix, tag)

@@ -286,6 +286,7 @@ def _scheme(
     )
     _check_limit(tag, scheme, last, limit, first=above + 1)
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
+    _check_bits(tag, scheme, last)
     _check_segment(tag, scheme, (asked.get("step"), asked.get("max_step")), asked.get("ahead"))
     if "shards" in scheme and last != HIGHEST:
         problem = "cannot be set for a tag with shards, because the number of bits is its limit: omit it"
@@ -344,6 +345,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
     _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
+    _check_bits(tag, before.scheme, last)
     steps = (asked.get("step") or before.step, asked.get("max_step") or before.max_step)
     _check_segment(tag, before.scheme, steps, asked.get("ahead") or before.ahead)
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
@@ -463,7 +465,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
     """Raise SchemeError if the strategy has no counter and a setting that needs a counter is given."""
     for name, nothing in _COUNTERS.items() if strategy != scheme_record.SEGMENT else ():
         value = last if name == "limit" else asked.get(name)
-        if value not in (None, nothing):
+        if value not in (None, nothing) and (name, strategy) != ("limit", scheme_record.SNOWFLAKE):
             raise SchemeError(
                 f"strategy {strategy!r} excludes {brief(value)}: it has no counter, and its numbers increase only "
                 "within a process",
@@ -471,6 +473,23 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
                 value=value,
                 tag=tag,
             )
+
+
+def _check_bits(tag: str, scheme: Mapping[str, Any], last: int | None) -> None:
+    """Raise SchemeError if the tag's snowflake numbers can be above its limit, `last`."""
+    if last is None or scheme_record.strategy(scheme) != scheme_record.SNOWFLAKE:
+        return
+    with no_fork():
+        from issuer.strategies.snowflake.layout import Layout
+
+    layout = Layout.of(scheme.get("options", {}))
+    if 1 << layout.bits > last + 1:
+        problem = (
+            f"{last} has room for {(last + 1).bit_length() - 1} bits, but the layout has {layout.bits} ({layout}). For "
+            "limit=js, create the tag with the options time_bits=41, machine_bits=5, sequence_bits=7, or with others "
+            "that add up to at most 53"
+        )
+        raise SchemeError(problem, setting="limit", value=last, tag=tag)
 
 
 def _check_skipping(record: Tag, asked: TagOptions) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 
+from issuer.core.scheme_record import SEGMENT, SNOWFLAKE
 from issuer.core.steps import Steps
 from issuer.errors import (
     ConfigurationError,
@@ -28,11 +29,6 @@ GROUP = "issuer.strategies"
 
 #: Function that returns a strategy for one tag of one issuer. A subclass of Strategy is also a factory.
 Factory = Callable[[Context], Strategy]
-
-#: The default strategy: the tag's counter makes the numbers, so the issuer needs no Strategy object. All other
-#: strategies, such as Snowflake, have no counter.
-SEGMENT = "segment"
-SNOWFLAKE = "snowflake"
 
 _BUILT_IN: dict[str, Factory] = {SEGMENT: Strategy, SNOWFLAKE: Snowflake}
 _registered: dict[str, Factory] = {}

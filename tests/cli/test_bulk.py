@@ -16,6 +16,9 @@ pytestmark = pytest.mark.covers("U.20")
 
 MANY = 10_000
 
+#: Layout of 53 bits.
+NARROW = {"machine_bits": 5, "sequence_bits": 7}
+
 #: Lines as `export` writes them, sorted by name.
 LINES: list[dict[str, Any]] = [
     {"tag": '"', "order": "trend"},
@@ -26,6 +29,7 @@ LINES: list[dict[str, Any]] = [
     {"tag": "cust", "order": "trend", "format": "{key}/{seq}", "keyed": True},
     {"tag": "fast", "step": 5, "order": "trend", "lease": 0, "ahead": 8, "refill_at": 0.5},
     {"tag": "flakes", "strategy": "snowflake", "options": {"epoch": "2026-01-01", "machine": "store"}},
+    {"tag": "flakes-js", "limit": 2**53 - 1, "strategy": "snowflake", "options": {"machine": "store", **NARROW}},
     {"tag": "held", "order": "trend", "drain": False},
     {"tag": "js", "start": 2**53 - 2, "limit": 2**53 - 1, "order": "trend"},
     {"tag": "night", "target": 300, "min_step": 5, "max_step": 50, "order": "trend", "survive": 3600},

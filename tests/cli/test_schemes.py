@@ -240,6 +240,21 @@ def test_a_snowflake_machine_is_the_stores_or_fixed_or_it_is_said_that_there_is_
         assert way in drawn.err
 
 
+def test_a_snowflake_text_is_read_back_and_a_limit_is_shown(direct: Cli) -> None:
+    new = ("create", "snow", "--strategy", "snowflake", "--format", "{date:%Y%m%dT%H%M%S.%L}-{machine}-{sequence}")
+    refused = direct(*new, "--limit", "js")
+    assert (refused.code, refused.out) == (2, "")
+    assert "machine_bits=5" in refused.err
+    assert direct(*new, "--limit", "js", "--option", "machine_bits=5", "--option", "sequence_bits=7").code == 0
+    text = direct("next", "snow", "--text").out.strip()
+    sheet = shown(direct("decode", "snow", text))
+    assert re.fullmatch(rf"\d{{8}}T\d{{6}}\.\d{{3}}-{sheet['machine']}-{sheet['sequence']}", text)
+    assert shown(direct("inspect", "snow"))["order"] == f"trend, limit {2**53 - 1}"
+    changed = direct("configure", "snow", "--limit", "int64")
+    assert changed.err.startswith("changed snow: trend, strategy snowflake, ")
+    assert shown(direct("inspect", "snow"))["order"] == "trend"
+
+
 KEY = "issuer:machines:{events}"
 TEN_DAYS = 10 * 86_400_000
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.views import view
 from issuer_persistence.records import HIGHEST
+from tests.colours import BOTH
 from tests.refusals import refused
 from tests.schemes import Make
 from tests.waiting import until
@@ -212,6 +214,34 @@ def test_a_crowded_take_of_a_tag_without_a_counter_gets_its_numbers(
     make().create("a", strategy="snowflake")
     monkeypatch.setattr("issuer.drivers.aio.combiner.AsyncCombiner.crowded", True)
     assert len(set(make().take("a", 5))) == 5
+
+
+#: Layouts of snowflake numbers of 53 and 54 bits.
+NARROW: dict[str, Any] = {"strategy": "snowflake", "options": {"machine_bits": 5, "sequence_bits": 7}}
+WIDER: dict[str, Any] = {"strategy": "snowflake", "options": {"machine_bits": 5, "sequence_bits": 8}}
+JS = 2**53 - 1
+
+
+@pytest.mark.covers("U.9")
+@BOTH
+def test_snowflake_numbers_stay_within_a_limit_by_their_layout(make: Make) -> None:
+    ids = make()
+    for wide, bits in (({"strategy": "snowflake"}, 63), (WIDER, 54)):
+        says = f"{JS} has room for 53 bits, but the layout has {bits} .* time_bits=41, machine_bits=5, sequence_bits=7"
+        error = refused(issuer.SchemeError, says, ids.create, "a", limit="js", **wide)
+        assert (error.setting, error.value, error.tag) == ("limit", JS, "a")
+        assert ids.tags() == []
+    refused(issuer.SchemeError, "room for 52 bits, but the layout has 53", ids.create, "a", limit=JS - 1, **NARROW)
+    for _ in range(2):
+        assert ids.create("a", exist_ok=True, limit="js", **NARROW).limit == JS
+    assert 0 < ids.next("a") <= JS
+    assert (ids.inspect("a").limit, view(ids.inspect("a"))["limit"]) == (JS, JS)
+    assert (ids.configure("a", limit="int64").limit, ids.configure("a", limit="js").limit) == (HIGHEST, JS)
+    assert "limit" not in view(ids.inspect(ids.create("b", strategy="snowflake").tag))
+    refused(issuer.SchemeError, "the layout has 63", ids.configure, "b", limit="js")
+    differs = refused(issuer.TagDiffers, "", ids.create, "b", exist_ok=True, limit="js", strategy="snowflake")
+    assert differs.differences == {"limit": (JS, HIGHEST)}
+    assert ids.inspect("b").limit == HIGHEST
 
 
 @pytest.mark.parametrize("how", ["configure", "recover"])

@@ -86,7 +86,8 @@ def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(ids: Issuer)
     for name, value in [*useless.items(), ("step", "auto")]:
         setting: dict[str, Any] = {name: value}
         for strategy in ("odd", "snowflake"):
-            said = f"^{name}: strategy '{strategy}' excludes"
+            excludes = f"strategy '{strategy}' excludes"
+            said = f"^{name}: {'.*layout has 63' if (strategy, name) == ('snowflake', 'limit') else excludes}"
             error = refused(issuer.SchemeError, said, ids.create, "s", strategy=strategy, **setting)
             assert (error.setting, error.tag) == (name, "s")
             assert refused(issuer.SchemeError, "", ids.configure, f"of {strategy}", **setting).setting == name

@@ -50,7 +50,9 @@ def test_every_kind_of_tag_is_issued_from(double: Double) -> None:
     assert ids.take("spaced", 3) == [3, 8, 13]
     ids.create("hidden", scramble="main", order="trend", start=1000)
     assert ids.decode("hidden", ids.next("hidden")).counter == 1000
-    ids.create("flakes", strategy="snowflake")
+    ids.create("flakes", strategy="snowflake", format="{date:%Y%m%d%H%M%S%L}-{machine}-{sequence}")
+    flake = ids.issue("flakes")
+    assert ids.decode("flakes", flake.text).value == flake.value
     assert ids.next("flakes") < ids.next("flakes")
     ids.create("series", keyed=True, format="{key}-{seq}")
     assert [ids.issue("series", restart_key=each).text for each in "aab"] == ["a-1", "a-2", "b-1"]

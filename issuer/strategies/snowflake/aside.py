@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from issuer.core.parts import is_machine
 from issuer.core.record import select
-from issuer.core.scheme_record import MACHINE, PART_OF, strategy
+from issuer.core.scheme_record import MACHINE, PART_OF, SNOWFLAKE, strategy
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument
 from issuer.gateway import server_commands
@@ -25,9 +25,6 @@ from issuer.strategies.snowflake.layout import Layout
 from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock
 from issuer.strategies.snowflake.strategy import Snowflake, shared_namespace
 from issuer_persistence.records import Tag
-
-#: Name of the strategy in the registry.
-SNOWFLAKE = "snowflake"
 
 #: Sources (values of the option `machine`) that assign machine numbers to processes. With the other sources, an
 #: operator sets the machine number of each process.

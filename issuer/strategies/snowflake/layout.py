@@ -128,6 +128,11 @@ class Layout:
         return self.machine_bits + self.sequence_bits
 
     @property
+    def bits(self) -> int:
+        """Bits of a number."""
+        return self.time_bits + self.shift
+
+    @property
     def ends(self) -> int:
         """First time, in ms since 1970, for which the layout has no numbers."""
         return self.epoch + (1 << self.time_bits)
@@ -201,7 +206,7 @@ class Layout:
         Raises:
             InvalidArgument: The number does not fit the layout.
         """
-        _check("value", value, range(1 << (self.time_bits + self.shift)))
+        _check("value", value, range(1 << self.bits))
         machine = self.check_machine(value >> self.sequence_bits & ((1 << self.machine_bits) - 1))
         return Parts(
             (value >> self.shift) + self.epoch,

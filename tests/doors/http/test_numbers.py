@@ -454,3 +454,14 @@ async def test_snowflake_numbers_are_drawn_and_taken_apart(monkeypatch: pytest.M
         assert (found["value"], found["machine"]) == (number, 3)
         assert await door.refused("GET", f"/v1/tags/events/who/{number}") == (422, "not_decodable")
         assert "layout" in await door.good("GET", "/v1/tags/events")
+        shown = {"format": "{date:%Y%m%d%H%M%S%L%z}-{machine}-{sequence}", "timezone": "Asia/Tokyo"}
+        made = {"tag": "shown", "strategy": "snowflake", "limit": "js", **shown}
+        assert await door.refused("POST", "/v1/tags", {**made, "options": options}) == (422, "scheme")
+        options |= {"machine_bits": 5, "sequence_bits": 7}
+        assert (await door.good("POST", "/v1/tags", {**made, "options": options}))["limit"] == 2**53 - 1
+        issued = await door.good("POST", "/v1/tags/shown/next")
+        assert re.fullmatch(r"\d{17}\+0900-3-\d+", issued["text"])
+        found = await door.good("GET", f"/v1/tags/shown/decode/{issued['text']}")
+        assert (found["value"], found["machine"]) == (issued["number"], 3)
+        plain = await door.refused("POST", "/v1/tags", {"tag": "plain", "format": "{seq}-{machine}"})
+        assert plain == (422, "scheme")
