@@ -17,9 +17,9 @@ from issuer.doors.resp.catalogue import Spec, unsupported
 from issuer.doors.resp.commands import SPECS, not_text
 from issuer.doors.resp.demand import LONGEST, Demand, ReplyQueue
 from issuer.doors.resp.parsing import FREE, OF_BROWSERS, MalformedError, Parser, Request, packed
-from issuer.doors.resp.replies import error, failure
+from issuer.doors.resp.replies import OK, error, failure
 from issuer.doors.resp.shared import ClientInfo, Shared
-from issuer.doors.resp.transaction import CommandQueue
+from issuer.doors.resp.transaction import QUEUED, CommandQueue
 from issuer.errors import IssuerError, Unauthenticated, Unavailable
 
 log = logging.getLogger("issuer.doors.resp")
@@ -118,9 +118,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._last is not None:
             return
         data, parser, replies = bytes(self._shared.buffer[:nbytes]), self._parser, self._replies
-        if data == parser.same and parser.between and self._transaction is None and not self._asking:
-            if self._draw(parser.same_request, parser.same_times) and replies.held <= FREE:
-                return  # the first replies in the queue are those of INCRs that wait for numbers
+        if parser.between and self._transaction is None and not self._asking and parser.is_row(data):
+            times = parser.same_times
+            queued = not parser.same_multi or self._queue_all(times)
+            if queued and self._draw(parser.same_request, times) and replies.held <= FREE:
+                return  # all replies in the queue are sent when the INCRs that wait get their numbers
         else:
             parser.feed(data)
             if nbytes > SMALL and self._shared.turns:
@@ -314,6 +316,20 @@ class Connection(asyncio.BufferedProtocol):
         self._session.caller()
         self._replies.add(unsupported(given))
 
+    def _queue_all(self, times: int) -> bool:
+        """Answer MULTI, the queueing of so many INCRs, and the beginning of EXEC. Return False if all are refused."""
+        commands = self._shared.commands
+        commands["MULTI"] += 1
+        commands["EXEC"] += 1
+        try:
+            self._session.caller()
+        except IssuerError as refused:
+            commands["INCR"] += times
+            self._refuse(refused, times + 2)
+            return False
+        self._replies.add(OK + QUEUED * times + b"*%d\r\n" % times)
+        return True
+
     def _draw(self, request: Request, times: int) -> bool:
         """Return whether the INCRs wait for numbers. Those above the rate of the client's token get the error."""
         shared, replies, granted, waits = self._shared, self._replies, times, False
@@ -331,15 +347,18 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(not_text(request[1]), times)
             return False
         if granted:
-            demand = Demand(self, tag, granted)
-            replies.waiting.append(demand)
-            replies.held += granted * LONGEST
             combiner = shared.engine.combiners.get(tag)
-            if combiner is None:
-                self._wait_for(partial(self._look_up, demand), demand.fail)
-            else:
-                combiner.enqueue(demand)
-            waits = demand.reply is None
+            numbers = [] if combiner is None else combiner.from_memory(granted)
+            if numbers:
+                replies.add(b":%d\r\n" * len(numbers) % tuple(numbers))
+            if waits := len(numbers) < granted:
+                demand = Demand(self, tag, granted - len(numbers))
+                replies.waiting.append(demand)
+                replies.held += demand.n * LONGEST
+                if combiner is None:
+                    self._wait_for(partial(self._look_up, demand), demand.fail)
+                else:
+                    combiner.enqueue(demand)
         if problem is not None:
             self._refuse(problem, times - granted)
         return waits

@@ -38,8 +38,15 @@ OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: Pattern of the most frequent request: an INCR of a tag with a short name.
-_INCR: Final = re.compile(rb"\*2\r\n\$4\r\nINCR\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n").match
+#: Pattern of the most frequent requests, INCR of a tag with a short name, and INCRBY of it with 1 (see `is_incr`).
+_INCR: Final = re.compile(
+    rb"\*(?:2\r\n\$4\r\n(?:INCR|incr)|(3)\r\n\$6\r\n(?:INCRBY|incrby))"
+    rb"\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n(?(1)\$1\r\n1\r\n)"
+).match
+
+#: What stands before and after the commands of a transaction.
+_MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n", b"*1\r\n$5\r\nmulti\r\n"
+_EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n", b"*1\r\n$4\r\nexec\r\n"
 
 #: The length of an array, or of one of its elements. An array of a negative length is empty.
 _HEADER: Final = re.compile(rb"(\*-?|\$)(\d+)\r\n").match
@@ -85,8 +92,9 @@ class Parser:
         more: Whether `next` may have a request.
         times: How often the last request of `next` stood there in a row if it is an INCR, and 0 if it is none.
         begun: How many requests have begun that were not complete in the same read.
-        same: The last bytes that were only INCRs of one tag. Clients often send them again: they are not parsed again.
+        same: The last bytes that `is_row` has accepted. Clients often send them again: they are not parsed again.
         same_request, same_times: The INCR in `same`, and how often it stands there.
+        same_multi: Whether MULTI and EXEC stand around the INCRs in `same`.
     """
 
     stranger: bool = False
@@ -97,6 +105,7 @@ class Parser:
     same: bytes = b""
     same_request: Request = field(default_factory=list)
     same_times: int = 0
+    same_multi: bool = False
     #: The bytes that are not parsed yet begin at `_at`.
     _data: bytes = b""
     _at: int = 0
@@ -116,6 +125,20 @@ class Parser:
         """Number of bytes in memory: those that are not parsed, and the elements of an incomplete array."""
         return len(self._data) + self._size + _OVERHEAD * len(self._arguments)
 
+    def is_row(self, data: bytes) -> bool:
+        """Return whether these bytes, with which a request begins, are equal INCRs, or a transaction of equal INCRs."""
+        if data == self.same:
+            return True
+        if len(data) > FREE:
+            return False
+        multi = data.startswith(_MULTI) and data.endswith(_EXEC)
+        row = data[len(_MULTI[0]) : -len(_EXEC[0])] if multi else data
+        found = _incr(row, 0)
+        if found is None or row != row[: found[1]] * (times := len(row) // found[1]):
+            return False
+        self.same, self.same_request, self.same_times, self.same_multi = data, found[0], times, multi
+        return True
+
     def feed(self, data: bytes) -> None:
         """Add the next bytes."""
         self.begun += self.between
@@ -133,9 +156,9 @@ class Parser:
         Raises MalformedError.
         """
         data, at, whole = self._data, self._at, not self._missing
-        if whole and (found := _INCR(data, at)) is not None and int(found[1]) == len(tag := found[2]):
-            request: Request | None = [b"INCR", tag]
-            self._at, self.times = found.end(), 1
+        if whole and (found := _incr(data, at)) is not None:
+            request: Request | None
+            (request, self._at), self.times = found, 1
         else:
             while (request := self._request(data, at)) == []:
                 at, whole = self._at, True
@@ -146,8 +169,6 @@ class Parser:
         self.more = request is not None and self._at < len(data)
         if self.more:
             return request
-        if self.times and whole and at == 0 and len(data) <= FREE:
-            self.same, self.same_request, self.same_times = data, request or [], self.times
         self.begun += at > 0 and request is None
         self._data, self._at = data[self._at :], 0
         self.between = not self._data and not self._missing
@@ -220,6 +241,12 @@ class Parser:
         if self.stranger and length > strangers:
             raise MalformedError(f"unauthenticated {what} length")
         return (0 if found[1] == b"*-" else length), found.end()
+
+
+def _incr(data: bytes, at: int) -> tuple[Request, int] | None:
+    """Return the INCR at a position, and where it ends. None if there is another request, or a rare form of an INCR."""
+    found = _INCR(data, at)
+    return ([b"INCR", found[3]], found.end()) if found is not None and int(found[2]) == len(found[3]) else None
 
 
 def _row(data: bytes, one: bytes, ends: int) -> int:

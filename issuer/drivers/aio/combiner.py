@@ -138,13 +138,16 @@ class AsyncCombiner:
         )
         return future
 
+    def from_memory(self, n: int) -> list[int]:
+        """Take up to n numbers from memory for a client. While a caller waits, take none: its numbers come first."""
+        state = self.state
+        if (state.buffer is None and state.source is None) or self._server is not None or self._others is not None:
+            return []
+        return list(islice(state.open, n))
+
     def enqueue(self, waiter: Waiter) -> None:
-        """Give the waiter numbers: at once if numbers are in memory and no caller waits, else from the next draw."""
+        """Give the waiter numbers of the next draw."""
         if self._server is None:
-            if self._others is None and (self.state.buffer is not None or self.state.source is not None):
-                waiter.give(list(islice(self.state.open, waiter.missing)))
-                if waiter.done():
-                    return
             self._begin()
         queue = self._queue
         queue.callers.append(waiter)

@@ -67,6 +67,20 @@ def test_the_rest_of_a_split_request_is_not_remembered_as_a_request(
         assert other.ask("INCR", "PING") == 2
 
 
+def test_an_incr_in_the_content_of_another_command_draws_nothing(direct: Served) -> None:
+    incr = packed("INCR", "a")
+    with direct.client() as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        echo = packed("ECHO", incr)
+        begin = echo[: -len(incr) - 2]
+        client.send(begin)
+        until(lambda: any(not each._parser.between for each in direct.server.shared.connections))
+        client.send(incr)
+        until(lambda: any(incr in each._parser._data for each in direct.server.shared.connections))
+        assert client.send(b"\r\n").reply() == incr
+        assert client.ask("INCR", "a") == 1
+
+
 def test_incrby_gives_the_last_of_contiguous_numbers(client: Raw) -> None:
     assert [client.ask("INCRBY", "a", n) for n in (1, 10, 989)] == [1, 11, 1000]
     last = client.ask("INCRBY", "a", 5000)

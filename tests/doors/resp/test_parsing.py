@@ -90,8 +90,53 @@ def test_only_a_short_read_is_remembered() -> None:
     parser, incr = Parser(), packed("INCR", "a")
     most = FREE // len(incr)
     for times in (most, most + 1):
-        assert fed(parser, incr * times) == [[b"INCR", b"a"]] * times
+        assert parser.is_row(incr * times) == (times == most)
         assert (parser.same, parser.same_times) == (incr * most, most)
+
+
+_INCR, _MULTI, _EXEC = packed("INCR", "a"), packed("MULTI"), packed("EXEC")
+
+
+@pytest.mark.parametrize(
+    ("data", "row"),
+    [
+        (_INCR, (1, False)),
+        (packed("incr", "a") * 3, (3, False)),
+        (packed("INCRBY", "a", 1) * 2, (2, False)),
+        (_MULTI + _INCR * 16 + _EXEC, (16, True)),
+        (packed("multi") + packed("incrby", "a", 1) + packed("exec"), (1, True)),
+        (_INCR * 2 + packed("INCR", "b"), None),
+        (_INCR + _INCR[:-1], None),
+        (_INCR.replace(b"$1", b"$2"), None),
+        (packed("INCRBY", "a", 2), None),
+        (packed("GET", "a"), None),
+        (_MULTI + _EXEC, None),
+        (_MULTI + _INCR, None),
+        (_INCR + _EXEC, None),
+        (_MULTI + packed("INCR", "b") + _INCR + _EXEC, None),
+        (_MULTI + _INCR + _EXEC + _MULTI + _INCR + _EXEC, None),
+    ],
+)
+def test_a_row_is_equal_incrs_and_nothing_else_or_a_transaction_of_them(
+    data: bytes, row: tuple[int, bool] | None
+) -> None:
+    parser = Parser()
+    for _ in range(2):
+        assert parser.is_row(data) == (row is not None)
+        if row is not None:
+            assert (parser.same_request, parser.same_times, parser.same_multi) == ([b"INCR", b"a"], *row)
+
+
+def test_a_row_is_what_its_requests_are_one_by_one() -> None:
+    chance, rows = random.Random(3), 0
+    pieces = [_INCR, _INCR, _INCR, _MULTI, _EXEC, packed("INCRBY", "a", 1), packed("PING"), b"INCR a\n", b"$1\r\na\r\n"]
+    for _ in range(20_000):
+        data, parser = b"".join(chance.choices(pieces, k=chance.randrange(1, 6))), Parser()
+        if parser.is_row(data):
+            rows += 1
+            around = ([[b"MULTI"]], [[b"EXEC"]]) if parser.same_multi else ([], [])
+            assert parsed(data) == (around[0] + [parser.same_request] * parser.same_times + around[1], ""), data
+    assert rows > 1000
 
 
 LARGEST = b"*16\r\n" + (b"$%d\r\n" % BULK_MOST + b"x" * BULK_MOST + b"\r\n") * 16

@@ -72,6 +72,15 @@ def test_a_pipeline_of_redis_py_shares_draws_though_its_incr_says_incrby_1(
         assert draws(redis_client) - before < 80
 
 
+def test_a_pipeline_of_more_numbers_than_are_in_memory_draws_the_rest(serve: Serve, redis_url: str) -> None:
+    served = serve(redis=redis_url)
+    served.create("a", order="trend", lease=100, step=1000)
+    with served.client() as client:
+        taken = [number for _ in range(20) for number in client.send(packed("INCR", "a") * 16).replies(16)]
+        assert client.ask("PING") == b"PONG"
+    assert taken == sorted(set(taken))
+
+
 def test_a_pipeline_of_many_tags_makes_no_more_connections_than_the_setting(
     serve: Serve, redis_proxy: FaultProxy
 ) -> None:

@@ -51,6 +51,36 @@ def test_nothing_is_drawn_before_exec_nor_without_it(direct: Served) -> None:
         assert other.ask("INCR", "a") == 8
 
 
+def test_a_transaction_in_one_read_is_answered_as_its_commands_are(serve: Serve, tmp_path: Path) -> None:
+    access, made = tokens(tmp_path, a=(["issue"], ["a", "few", "missing"]))
+    served = serve(access=access)
+    for tag in "ab":
+        served.create(tag, order="trend")
+    served.create("few", order="trend", limit=3)
+
+    def kinds(client: Raw, before: bytes, tag: str | bytes) -> list[str]:
+        client.send(before + packed("MULTI") + packed("INCR", tag) * 5 + packed("EXEC"))
+        *replies, last = client.replies((before != b"") + 7)[before != b"" :]
+        return [code(each) or type(each).__name__ for each in (*replies, *(last if isinstance(last, list) else [last]))]
+
+    with served.client() as client:
+        # Behind a PING, the commands are parsed one by one.
+        ways = b"", packed("PING")
+        assert [kinds(client, before, "a") for before in ways] == [["NOAUTH"] * 7] * 2
+        assert client.ask("AUTH", made["a"]) == b"OK"
+        counted = dict(served.server.shared.commands)
+        queued = ["bytes"] * 6
+        told: dict[str | bytes, str] = {"a": "int", "b": "NOPERM", "missing": "NOTAG", b"\xff": "ERR"}
+        for name, kind in told.items():
+            assert [kinds(client, before, name) for before in ways * 2] == [[*queued, *[kind] * 5]] * 4, name
+        assert kinds(client, b"", "few") == [*queued, *["int"] * 3, *["LIMIT"] * 2]
+        more = {each: times - counted[each] for each, times in served.server.shared.commands.items() if each != "AUTH"}
+        assert more == {"MULTI": 17, "INCR": 85, "EXEC": 17, "PING": 8}
+        assert client.ask("MULTI") == b"OK"
+        assert kinds(client, b"", "a") == ["ERR", *["bytes"] * 5, "EXECABORT"]
+        assert client.ask("INCR", "a") == 21
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
