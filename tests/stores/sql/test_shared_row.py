@@ -104,6 +104,9 @@ def test_a_step_that_is_adapted_leaves_the_column_which_has_the_lowest_one(leaf:
     assert (leaf.row(), get(leaf.open()).step) == ((51, 50), 50)
     create(leaf.store, "made", step=10)
     assert get(leaf.store, "made").step_mode == "fixed"
+    leaf.add("quiet", max_id=1, step=10)
+    assert [reserve(leaf.store, tag="quiet").high for _ in range(3)] == [10, 20, 30]
+    assert (get(leaf.open(), "quiet").step, leaf.row("quiet")) == (10, (31, 10))
 
 
 def test_a_tag_that_this_issuer_creates_is_one_of_the_other_program(beside: SharedRowBench) -> None:
