@@ -204,3 +204,18 @@ def test_who_comes_after_the_draw_was_sent_gets_no_number_of_it(
     servers: dict[str, Any] = {"redis": redis_url, "store": MemoryStore()}
     draws = late_thread(**servers) if kind == "threads" else run(late_task(**servers), 120)
     assert order_violations(draws) == []
+
+
+@pytest.mark.parametrize("arguments", [{}, {"timeout": 60}])
+def test_who_finds_numbers_in_memory_waits_for_nobody(redis_url: str, arguments: dict[str, Any]) -> None:
+    """Of 32 threads that wait for each other at each few thousand numbers, all get half as many."""
+    with issuer.connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
+        ids.create("a", order="trend", lease=100)
+        ids.next("a")
+        line = ids.engine.registry.combiner("a")
+        assert line.state.buffer is not None
+        line.state.buffer.unpublish()
+        before = seats(line)
+        with line._turn:
+            assert ids.next("a", **arguments) == 2
+        assert seats(line) == before

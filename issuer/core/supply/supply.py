@@ -21,6 +21,7 @@ from issuer.core.supply.rejoin import rejoin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Buffer, TagState
 from issuer.errors import (
+    CalledWithin,
     ConfigurationError,
     FenceError,
     InvalidArgument,
@@ -31,6 +32,7 @@ from issuer.errors import (
 )
 from issuer.forks import no_fork
 from issuer.gateway import tag_scripts
+from issuer.reentry import amid_locks
 from issuer_persistence.errors import LimitHit
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag
@@ -170,6 +172,8 @@ class Supply:
         state, buffer = self.state, self.state.buffer
         if buffer is None or state.ended is not None or self._unchecked:
             return None
+        if amid_locks():
+            raise CalledWithin(tag=state.tag)
         self.used()
         taken = buffer.take(n)
         return None if taken is None else self._issued(buffer, taken, n)
