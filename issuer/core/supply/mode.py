@@ -24,7 +24,7 @@ from issuer.core.steps import Steps, kept, public, send
 from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer, stream_lease, unused
-from issuer.core.supply.pace import Pace, auto_lease
+from issuer.core.supply.pace import KEPT, Pace, auto_lease
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.source import TagSource
 from issuer.core.supply.state import WARN_AT, TagState
@@ -130,7 +130,7 @@ class Origin:
         return record.lease if record.lease is not None else self._runtime.settings.lease or self.stream_lease
 
     def pace(self, cur: int) -> Steps[None]:
-        """Adapt leases to the rate of use. If it has fallen below 10 numbers a second, return the unused numbers.
+        """Adapt leases to the rate of use. If it has fallen, return the unused numbers.
 
         Each sweep calls this. `cur`: last number that Redis has issued, 0 if unknown.
         """
@@ -144,8 +144,9 @@ class Origin:
         before, self.auto = self.auto, size
         if bool(before) != bool(size):
             self.publish()
-        if before and not size and self.mode is Mode.LEASED and state.buffer is not None:
-            yield from self.give_back(*state.buffer.empty())
+        buffer = state.buffer if before and self.mode is Mode.LEASED else None
+        if buffer is not None and buffer.left > KEPT * size:
+            yield from self.give_back(*buffer.empty())
             self.publish()
 
     def lease_for_stream(self, n: int) -> Steps[None]:

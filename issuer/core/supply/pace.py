@@ -16,6 +16,9 @@ SWEEPS = 3
 #: what it uses in a second. So many numbers are lost if the process is killed.
 LASTS = 0.5
 
+#: If the rate falls, a process returns its numbers if it holds more than this many leases of the new size.
+KEPT = 3
+
 
 class Pace:
     """Measures how many numbers of a tag a process uses per second."""

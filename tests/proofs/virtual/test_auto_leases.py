@@ -65,6 +65,19 @@ def test_a_busy_process_holds_what_it_uses_in_a_second_and_gives_it_back_when_it
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_a_process_whose_rate_falls_gives_back_what_would_last_for_long(made: World) -> None:
+    with made.connect() as ids:
+        ids.create("a", order="trend", step=10_000)
+        numbers = busy(made, ids, 6, speed=1000)
+        numbers += busy(made, ids, 2, speed=20)
+        buffer = supply_of(ids).state.buffer
+        assert buffer is not None
+        assert 0 < buffer.left <= 30
+        numbers += busy(made, ids, 2, speed=20)
+        assert cur(ids) <= numbers[-1] + 30
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
 def test_a_slow_process_and_one_with_bursts_hold_nothing(made: World) -> None:
     with made.connect() as ids, made.connect() as other:
         ids.create("a", order="trend")
