@@ -16,6 +16,7 @@ import redis
 import issuer
 from issuer import clock
 from issuer.clock import Deadline
+from issuer.drivers.aio.link import AsyncLink
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.blocking.connections import Node
 from issuer.drivers.blocking.link import Link, Waker
@@ -419,3 +420,28 @@ def test_a_call_that_was_interrupted_stands_in_nobodys_way(
     link = put_back(node, held.pop())  # type: ignore[arg-type]
     assert (gone.given, waits.given) == ([], [link])
     assert not pool.waiting
+
+
+def test_a_draw_whose_time_ends_as_its_reply_comes_keeps_no_closed_connection(redis_url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with issuer.aconnect(**settings(redis_url, tmp_path)) as ids:
+            await ids.create("a")
+            assert [await ids.next("a"), await ids.next("a")] == [1, 2]
+            redis = ids.engine.runner.redis
+            assert redis is not None
+            (node,) = redis.nodes.values()
+            ask, ended = AsyncLink.ask, list[AsyncLink]()
+
+            async def late(link: AsyncLink, packed: bytes) -> Any:
+                reply = await ask(link, packed)
+                if redis._due.links.pop(link, None) is not None:
+                    ended.append(link)
+                return reply
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(AsyncLink, "ask", late)
+                assert await ids.next("a") == 4
+            assert ended
+            assert not set(ended) & set(node.idle)
+
+    run(main())
