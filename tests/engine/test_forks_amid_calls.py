@@ -161,6 +161,34 @@ def test_a_handler_forks_amid_the_hooks_of_another_fork(where: str, db: str) -> 
     assert repeats(chain.from_iterable(numbers)) == []
 
 
+#: A hook forks itself.
+ONCE = """
+import os
+from issuer_persistence import forks
+
+ran = []
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+def forking():
+    ran.append("second")
+    if len(ran) < 3:
+        fork()
+
+forks.register(before=lambda: ran.append("first"))
+forks.register(before=forking)
+fork()
+print(*ran)
+"""
+
+
+def test_each_hook_runs_once_though_one_of_them_forks() -> None:
+    assert ran("-c", ONCE).stdout.split() == ["second", "first"]
+
+
 #: A thread of the child of a fork in C forks before anything of the issuer's was called there.
 UNNOTICED = """
 import ctypes, json, os, sys, threading

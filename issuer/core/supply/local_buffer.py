@@ -292,14 +292,12 @@ class LocalBuffer(Generic[P]):
                 each.release()
 
     def discard(self) -> None:
-        """In a forked child: drop the parent's numbers, without a lock.
+        """In a forked child: drop the parent's published numbers, without a lock.
 
-        Otherwise a stream that uses the published iterator, or a task's call that continues in the child, could issue a
-        number a second time (seen).
+        Otherwise a stream that uses the published iterator could issue a number a second time (seen). All other calls
+        that continue in the child are refused.
         """
-        *_, shown, issued = self._state
-        self._state = ((), 0, 0, _NOTHING, issued)
-        take_all(shown)
+        take_all(self._state[3])
 
     def stop_publishing(self) -> None:
         """Publish no numbers for `next` from now on: the tag has a scheme, which must convert each number first."""
