@@ -118,7 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._last is not None:
             return
         data, parser, replies = bytes(self._shared.buffer[:nbytes]), self._parser, self._replies
-        if parser.between and self._transaction is None and not self._asking and parser.is_row(data):
+        begins = parser.between and self._transaction is None and not self._asking
+        if begins and (data == parser.same or parser.is_row(data)):
             times = parser.same_times
             queued = not parser.same_multi or self._queue_all(times)
             if queued and self._draw(parser.same_request, times) and replies.held <= FREE:

@@ -126,9 +126,10 @@ class Parser:
         return len(self._data) + self._size + _OVERHEAD * len(self._arguments)
 
     def is_row(self, data: bytes) -> bool:
-        """Return whether these bytes, with which a request begins, are equal INCRs, or a transaction of equal INCRs."""
-        if data == self.same:
-            return True
+        """Remember these bytes, with which a request begins, if they are equal INCRs, or a transaction of equal INCRs.
+
+        Return whether they are.
+        """
         if len(data) > FREE:
             return False
         multi = data.startswith(_MULTI) and data.endswith(_EXEC)

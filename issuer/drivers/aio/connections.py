@@ -80,7 +80,8 @@ class Due:
         """Send a draw, and return the reply. After so many seconds, close the connection and raise TimeoutError."""
         self.links[link] = monotonic() + seconds
         if not self._looking:
-            self._look()
+            self._looking = True
+            asyncio.get_running_loop().call_later(LATE_EVERY, self._look)
         try:
             reply = await link.ask(packed)
         except Exception as error:
