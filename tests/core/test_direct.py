@@ -79,7 +79,8 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
         def _meanwhile(self) -> None:
             beside, self.beside = self.beside, None
             if beside is not None:
-                beside()
+                with ThreadPoolExecutor() as another:
+                    another.submit(beside).result(60)
 
     store = Beside()
     ids = make(store=store)

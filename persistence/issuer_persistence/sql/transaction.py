@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -118,8 +117,7 @@ class SQLTransaction(Transaction):
         return [*records]
 
     def enter(self, entry: LedgerEntry) -> None:
-        fields = asdict(entry)
-        self.cursor.execute(self.statements.enter, [fields[each] for each in ENTRY_COLUMNS])
+        self.cursor.execute(self.statements.enter, [getattr(entry, each) for each in ENTRY_COLUMNS])
 
     def shorten(self, entry: str, high: int) -> None:
         self.cursor.execute(self.statements.shorten, (high, entry, high))
