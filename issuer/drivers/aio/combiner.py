@@ -114,8 +114,9 @@ class AsyncCombiner:
         Raises InvalidArgument. In another event loop, the call or its `await` raises RuntimeError.
         """
         state = self.state
+        # While callers wait, a new one waits behind them. To look for numbers first would cost 15 % of a number's time.
         if state.source is not None or (
-            state.buffer is not None and (length_hint(state.buffer.open) or self.supply.alone)
+            state.buffer is not None and self._server is None and (length_hint(state.buffer.open) or self.supply.alone)
         ):
             return self._from_memory(timeout)
         # As `_queued` does. To call it here would cost 3 % of a number's time.
