@@ -1,9 +1,11 @@
 """Programs that fork beside and within calls, several times at once, or in C: nothing comes twice, nobody hangs."""
 
+import asyncio
 import json
 import os
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,11 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.core.steps import Steps, sleep
+from issuer.drivers.aio import runner as aio
+from issuer.drivers.blocking import runner as blocking
+from issuer.errors import Unavailable
+from issuer.forks import GENERATION
 from tests.audit import repeats
 from tests.colours import COLOURS
 from tests.programs import fresh
@@ -159,6 +166,31 @@ def test_a_handler_forks_amid_the_hooks_of_another_fork(where: str, db: str) -> 
     numbers = json.loads(ran("-c", AMID, db, where).stdout)
     assert sorted(map(len, numbers)) == [1, 8, 8, 8, 8]
     assert repeats(chain.from_iterable(numbers)) == []
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_steps_that_try_again_in_a_child_are_ended(colour: str) -> None:
+    """Those that wait for a lease would be refused, and try again, until their deadline: with a core at full load."""
+    tried = list[int]()
+
+    def stubborn() -> Steps[int]:
+        for attempt in range(50):
+            tried.append(attempt)
+            with suppress(Unavailable):
+                yield from sleep(1)
+        return 0
+
+    async def do(_: object) -> None:
+        raise AssertionError
+
+    earlier = GENERATION.now - 1
+    calls = {
+        "blocking": lambda: blocking.drive(stubborn(), do, earlier, "t"),
+        "asyncio": lambda: asyncio.run(aio.drive(stubborn(), do, earlier, "t")),
+    }
+    with pytest.raises(Unavailable, match="before the fork"):
+        calls[colour]()
+    assert len(tried) <= 2
 
 
 #: A hook forks itself.

@@ -13,7 +13,7 @@ from issuer.drivers import spans
 from issuer.drivers.running import AnyRunner
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
-from issuer.forks import refuse_inherited
+from issuer.forks import GENERATION, refuse_inherited
 from issuer.reentry import amid_locks, callees
 from issuer.threads import finished
 
@@ -41,6 +41,9 @@ def drive(steps: Generator[S, Any, T], do: Callable[[S], Any], generation: int, 
                 refuse_inherited(generation, tag)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means, also for an interrupt
                 wanted = steps.throw(error)
+                if generation != GENERATION.now:  # in a child, steps would try again until the deadline
+                    steps.close()
+                    refuse_inherited(generation, tag)
             else:
                 wanted = steps.send(result)
     except StopIteration as end:
