@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from issuer.drivers.store_pool import StorePool
-from issuer.forks import GENERATION
+from issuer.forks import GENERATION, refuse_inherited
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from issuer.clock import Deadline
     from issuer.core.steps import Steps
     from issuer_persistence.contract import Store
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -22,6 +25,18 @@ SHORTEST = 0.05
 
 class Unanswered(Exception):
     """Redis did not answer a draw in time. Not TimeoutError, which a signal handler of the user may raise."""
+
+
+def thrown(steps: Generator[S, Any, Any], error: BaseException, generation: int, tag: str | None) -> S:
+    """Throw the error into the steps, and return their next step.
+
+    Steps of another generation, in a forked child, are ended: they would be refused, and try again, until the deadline.
+    """
+    wanted = steps.throw(error)
+    if generation != GENERATION.now:
+        steps.close()
+        refuse_inherited(generation, tag)
+    return wanted
 
 
 class Run(Protocol):

@@ -17,10 +17,10 @@ from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
 from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.link import Draw, abandoned
-from issuer.drivers.running import AnyRunner
+from issuer.drivers.running import AnyRunner, thrown
 from issuer.drivers.store_pool import GRACE, Answer
 from issuer.errors import ConfigurationError
-from issuer.forks import GENERATION, refuse_inherited
+from issuer.forks import refuse_inherited
 from issuer_persistence.contract import Store
 
 S = TypeVar("S")
@@ -41,10 +41,7 @@ async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]], 
                 result = await do(wanted)
                 refuse_inherited(generation, tag)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
-                wanted = steps.throw(error)
-                if generation != GENERATION.now:  # in a child, steps would try again until the deadline
-                    steps.close()
-                    refuse_inherited(generation, tag)
+                wanted = thrown(steps, error, generation, tag)
             else:
                 wanted = steps.send(result)
     except StopIteration as end:

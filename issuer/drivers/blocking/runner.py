@@ -10,10 +10,10 @@ from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.drivers import spans
-from issuer.drivers.running import AnyRunner
+from issuer.drivers.running import AnyRunner, thrown
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
-from issuer.forks import GENERATION, refuse_inherited
+from issuer.forks import refuse_inherited
 from issuer.reentry import amid_locks, callees
 from issuer.threads import finished
 
@@ -40,10 +40,7 @@ def drive(steps: Generator[S, Any, T], do: Callable[[S], Any], generation: int, 
                 result = do(wanted)
                 refuse_inherited(generation, tag)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means, also for an interrupt
-                wanted = steps.throw(error)
-                if generation != GENERATION.now:  # in a child, steps would try again until the deadline
-                    steps.close()
-                    refuse_inherited(generation, tag)
+                wanted = thrown(steps, error, generation, tag)
             else:
                 wanted = steps.send(result)
     except StopIteration as end:
