@@ -29,7 +29,9 @@ except ImportError as error:
 #: What each session sets. Without a strict mode, a number that is too large would become 2^63-1 without an error.
 _SESSION = (
     "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-    "SESSION innodb_lock_wait_timeout = %d, SESSION wait_timeout = %d, SESSION autocommit = 0"
+    "SESSION innodb_lock_wait_timeout = %d, SESSION wait_timeout = %d, SESSION autocommit = 0, "
+    # With CHAIN as the server's default, a transaction that writes would follow on one that reads, and only read.
+    "SESSION completion_type = NO_CHAIN"
 )
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
