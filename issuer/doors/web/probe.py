@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from issuer.api.aio import AsyncIssuer
 from issuer.care.inspection import HaltedTags
 from issuer.clock import monotonic
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
+
+if TYPE_CHECKING:
+    from issuer.care.care import Care
 
 #: Maximum duration of one check of Redis and the store, in seconds.
 LOOK_WITHIN: Final = 2.0
@@ -28,7 +31,7 @@ class Probe:
     _seen: dict[str, str | None] = field(default_factory=lambda: dict.fromkeys(("store", "redis"), "unknown"))
     _seen_until: float = 0.0
     _halted: HaltedTags = field(default_factory=HaltedTags)
-    _looking: asyncio.Future[Any] | None = None
+    _looking: asyncio.Task[None] | None = None
 
     async def readiness(self, ids: AsyncIssuer) -> dict[str, Any]:
         """Return whether Redis and the store answer. Requests that arrive at the same time share one check.
@@ -37,11 +40,8 @@ class Probe:
         If the check of a server takes longer than LOOK_WAITED_FOR, return its previous result.
         """
         if self._looking is None and monotonic() >= self._seen_until:
-            care = ids.engine.care
-            self._looking = asyncio.gather(
-                self._look("store", care.store_ready(LOOK_WITHIN / 2, self._halted), StoreUnavailable.code),
-                self._look("redis", care.redis_ready(LOOK_WITHIN / 2), RedisUnavailable.code),
-            )
+            # A task, and no bare `gather`: if the loop ends during a check, asyncio logs an error for that one.
+            self._looking = asyncio.create_task(self._look_at_both(ids.engine.care))
         looking = self._looking
         if looking is not None:
             await asyncio.wait({looking}, timeout=LOOK_WAITED_FOR)
@@ -49,6 +49,12 @@ class Probe:
                 self._looking, self._seen_until = None, monotonic() + LOOK_FOR
                 looking.result()
         return {"ready": True, **self._seen, "halted": sorted(self._halted.names)}
+
+    async def _look_at_both(self, care: Care) -> None:
+        await asyncio.gather(
+            self._look("store", care.store_ready(LOOK_WITHIN / 2, self._halted), StoreUnavailable.code),
+            self._look("redis", care.redis_ready(LOOK_WITHIN / 2), RedisUnavailable.code),
+        )
 
     async def _look(self, server: str, check: Coroutine[Any, Any, IssuerError | None], silent: str) -> None:
         """Keep the code of what a check finds. `silent`: the code if it does not end."""
