@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.jobstores.memory import MemoryJobStore
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 from apscheduler.triggers.base import BaseTrigger
 
@@ -153,7 +152,23 @@ def _options() -> dict[str, Any]:
 
 
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
-    """An APScheduler with our own thread. It overrides only methods that APScheduler's guide lets subclasses override.
+    """An APScheduler of our own. It overrides only methods that APScheduler's guide lets subclasses override."""
+
+    def _process(self) -> float:
+        """Run what is due. Return when to call this method again, in seconds.
+
+        The result is at most a second. APScheduler reads the clock twice for it: if the clock was set back by an hour
+        between the two, its own result is an hour.
+        """
+        seconds: float | None = None
+        # `shutdown` in another thread may empty the job store during `_process_jobs`.
+        with suppress(JobLookupError):
+            seconds = self._process_jobs()
+        return SWEEP_EVERY if seconds is None else min(seconds, SWEEP_EVERY)
+
+
+class _ThreadTimer(_Timer):
+    """Runs in a thread.
 
     gevent may replace the classes of `threading` after APScheduler was imported. APScheduler would still use the old
     classes. Their threads cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or
@@ -177,13 +192,32 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
 
     def _loop(self) -> None:
         leave_signals()
-        seconds: float | None = None
+        seconds = SWEEP_EVERY
         while self.running:
             self.woken.wait(seconds)
             self.woken.clear()
-            # `shutdown` in another thread may empty the job store during `_process_jobs`.
-            with suppress(JobLookupError):
-                seconds = self._process_jobs()
+            seconds = self._process()
+
+
+class _LoopTimer(_Timer):
+    """Runs in an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+        super().__init__(**options)
+        self._loop = loop
+        self._next: asyncio.TimerHandle | None = None
+
+    def shutdown(self, *args: Any, **options: Any) -> None:
+        super().shutdown(*args, **options)
+        self.wakeup()
+
+    def wakeup(self) -> None:
+        self._loop.call_soon_threadsafe(self._turn)
+
+    def _turn(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._next = self._loop.call_later(self._process(), self._turn) if self.running else None
 
 
 class Threads(Executor):
@@ -192,7 +226,7 @@ class Threads(Executor):
     def __init__(self) -> None:
         super().__init__()
         self._crew = Crew("issuer-jobs", WORKERS)
-        self._timer: _Timer | None = None
+        self._timer: _ThreadTimer | None = None
 
     @property
     def alive(self) -> bool:
@@ -202,7 +236,7 @@ class Threads(Executor):
 
     def begin(self, sweep: Job) -> None:
         """Start a timer with a thread of its own."""
-        timer = _Timer(**_options())
+        timer = _ThreadTimer(**_options())
         self.start(timer, sweep)
         self._timer = timer
 
@@ -224,16 +258,16 @@ class Tasks(Executor):
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._timer: BaseScheduler | None = None
+        self._timer: _LoopTimer | None = None
 
     @property
     def alive(self) -> bool:
         """Whether the timer's loop runs."""
-        return self._timer is not None and bool(self._timer.running) and self._loop.is_running()
+        return self._timer is not None and self._timer.running and self._loop.is_running()
 
     def begin(self, sweep: Job) -> None:
         """Start a timer in this loop."""
-        timer = AsyncIOScheduler(event_loop=self._loop, **_options())
+        timer = _LoopTimer(self._loop, **_options())
         self.start(timer, sweep)
         self._timer = timer
 

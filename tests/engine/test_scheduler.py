@@ -12,12 +12,13 @@ import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
 import redis
 import time_machine
+from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -289,6 +290,30 @@ def test_a_clock_that_is_set_back_while_a_sweep_runs(monkeypatch: pytest.MonkeyP
         ends.callback(sweeps.stop)
         sweeps.start()
         until(lambda: len(swept) > 4)
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_clock_that_is_set_back_between_two_looks_of_one_wait(tasks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """APScheduler computes when to go on, calls its listeners, and looks at the clock again."""
+    monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.1)
+    swept: list[None] = []
+    with contextlib.ExitStack() as ends:
+
+        def sets(_: object) -> None:
+            if len(swept) == 2:
+                ends.enter_context(set_by(-HOUR))
+
+        async def sweep() -> None:
+            swept.append(None)
+
+        async def main() -> None:
+            executor = Tasks() if tasks else Threads()
+            executor.begin(sweep if tasks else lambda: swept.append(None))
+            cast("Any", executor._timer).add_listener(sets, EVENT_JOB_SUBMITTED)
+            ends.callback(executor.close)
+            await eventually(lambda: len(swept) > 4)
+
+        run(main())
 
 
 def test_what_was_missed_runs_once_and_takes_no_memory() -> None:
