@@ -10,7 +10,7 @@ from issuer_persistence.ledger import Purpose
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST, TagSettings, fresh_version, now_ms
 from issuer_persistence.sql.store import SQLStore
-from issuer_persistence.sql.tables import ENTRY_COLUMNS
+from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS
 from tests.bench.figures import Bound, Figure, missing
 from tests.bench.rounds import Effort, alternate, each
 from tests.bench.servers import TAG
@@ -93,8 +93,9 @@ def _mariadb(store: SQLStore, tag: str, ends: ExitStack) -> Callable[[], object]
 
     def transaction() -> object:
         cursor.execute(read, (tag,))
-        low = json.loads(cursor.fetchone()[0])[0]
-        cursor.execute(update, (low + STEP, now_ms(), fresh_version(), tag))
+        found = json.loads(cursor.fetchone()[0])
+        low, version = found[0], found[TAG_COLUMNS.index("version") - 1]
+        cursor.execute(update, (low + STEP, now_ms(), fresh_version(), tag, version))
         entry = _entry(tag) | {"low": low, "high": low + STEP}
         cursor.execute(store.statements.enter, [entry[each] for each in ENTRY_COLUMNS])
         connection.commit()

@@ -118,8 +118,8 @@ class Statements:
         self.page = f'SELECT {tag} FROM {self.tags} WHERE NOT "deleted" ORDER BY "tag" LIMIT %s'  # noqa: S608
         self.page_after = f'SELECT {tag} FROM {self.tags} WHERE "tag" > %s AND NOT "deleted" ORDER BY "tag" LIMIT %s'  # noqa: S608
         self.insert = f"INSERT INTO {self.tags} ({tag}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608
-        #: With a place for the columns: `"max" = %s, ...`.
-        self.update = f'UPDATE {self.tags} SET %s WHERE "tag" = %%s'  # noqa: S608
+        #: With a place for the columns: `"max" = %s, ...`. The last value is the version that was read.
+        self.update = f'UPDATE {self.tags} SET %s WHERE "tag" = %%s AND "version" = %%s'  # noqa: S608
         self.enter = f"INSERT INTO {self.segments} ({entry}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608
         self.shorten = f'UPDATE {self.segments} SET "high" = %s WHERE "id" = %s AND "high" > %s'  # noqa: S608
         self.store_id = f'SELECT "value" FROM {self.meta} WHERE "name" = \'id\''  # noqa: S608

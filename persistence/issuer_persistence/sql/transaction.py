@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
+from issuer_persistence.errors import MaxBehind, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.ledger import LedgerEntry, Position
 from issuer_persistence.pruning import Walked
 from issuer_persistence.records import Tag
@@ -18,6 +18,9 @@ from issuer_persistence.transactional import Transaction, record_of, row_of
 
 #: How many names or ids one statement has. Longer lists are sent in parts.
 LIST_MOST = 1000
+
+#: Place of the version in a row of `tags`.
+_VERSION = TAG_COLUMNS.index("version")
 
 #: Name in the table `meta` of what the store keeps about the deletion of old ledger entries.
 _PRUNING = "pruning"
@@ -100,7 +103,8 @@ class SQLTransaction(Transaction):
     def write_many(self, records: Sequence[Tag]) -> list[Tag]:
         """Create or replace records, which this transaction has read before. Return them.
 
-        Only what has changed is written: with all 21 columns, an UPDATE takes 0.1 ms longer.
+        Only what has changed is written: with all 21 columns, an UPDATE takes 0.1 ms longer. It is written only if
+        the row has the version that was read: a proxy that splits the transaction would lower `max`.
         """
         new = []
         for each in records:
@@ -111,7 +115,9 @@ class SQLTransaction(Transaction):
             changed = {name: value for name, value, old in zip(TAG_COLUMNS, after, before, strict=True) if value != old}
             if changed:
                 columns = ", ".join(f'"{name}" = %s' for name in changed)
-                self.cursor.execute(self.statements.update % columns, [*changed.values(), each.tag])
+                self.cursor.execute(self.statements.update % columns, [*changed.values(), each.tag, before[_VERSION]])
+                if self.cursor.rowcount != 1:
+                    raise Unconfirmed(f"tag {each.tag!r}: its row has changed in spite of the lock")
         if new:
             self.cursor.executemany(self.statements.insert, new)
         return [*records]

@@ -87,13 +87,28 @@ def test_sessions_that_the_server_has_ended_between_calls_are_replaced(database:
     assert database.session(store) == database.session(store)
 
 
-def raise_and(store: SQLStore, disturb: Callable[[SQLTransaction], object]) -> None:
-    """Raise `max` to 10, and call `disturb` before the commit."""
+def raise_and(
+    store: SQLStore, disturb: Callable[[SQLTransaction], object], meanwhile: Callable[[], object] = bool
+) -> None:
+    """Raise `max` to 10. Call `meanwhile` between the read and the write, and `disturb` before the commit."""
     with store.transaction(TIMEOUT) as transaction:
         found = transaction.read("orders")
         assert found
+        meanwhile()
         transaction.write(found.changed(max=10))
         disturb(transaction)
+
+
+def test_a_row_that_has_changed_since_it_was_read_is_not_written(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that sends the two statements over different connections takes the lock away."""
+    store, other = database.opened(), database.opened()
+    create(store)
+    monkeypatch.setattr("issuer_persistence.sql.transaction.SQLTransaction._lock", "")
+    with pytest.raises(Unconfirmed, match="'orders': its row has changed in spite of the lock"):
+        raise_and(store, bool, lambda: reserve(other, 50))
+    assert get(store).max == 50
 
 
 @pytest.mark.parametrize("times", [1, 2])
