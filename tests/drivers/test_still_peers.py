@@ -73,7 +73,6 @@ def test_a_redis(connect: Connect, server: RedisServer, store: MemoryStore, tag:
     stands_still(connect, server, store, tag)
 
 
-@pytest.mark.colours("blocking")  # a task waits for TLS as for a plain connection
 def test_a_redis_behind_tls(connect: Connect, start_tls: Callable[..., RedisServer], store: MemoryStore) -> None:
     stands_still(connect, start_tls(), store, "a")
 

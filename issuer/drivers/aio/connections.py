@@ -96,12 +96,15 @@ class Due:
 
     def _look(self) -> None:
         now = monotonic()
-        for late in [link for link, until in self.links.items() if until <= now]:
-            del self.links[late]
-            late.drop()
+        late = [link for link, until in self.links.items() if until <= now]
+        for each in late:
+            del self.links[each]
+        # Before the connections are closed: if that fails for one, the search goes on for the others.
         self._looking = bool(self.links)
         if self._looking:
             asyncio.get_running_loop().call_later(LATE_EVERY, self._look)
+        for each in late:
+            each.drop()
 
 
 class AsyncConnections(Wire[AsyncNode]):
