@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from issuer.clock import Deadline
 from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST, check_contiguous, check_reserving, whole
+from issuer.core.supply import reservations
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.runner import AsyncRunner, new_flight
 from issuer.drivers.running import SHORTEST
@@ -239,13 +240,13 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.combiner(tag)
-            record = await combiner.run(combiner.supply.recent(), deadline)
+            record = await combiner.run(reservations.recent(combiner.supply), deadline)
             step = min(record.step, record.limit)
             check_reserving(record, step, spaced=True)
             spend(step, tag)
             if self.chain is not None:
                 await self._allow(record, step, self.chain)
-            reserved = await combiner.run(combiner.supply.reserve_step(step, reason), deadline)
+            reserved = await combiner.run(reservations.reserve_step(combiner.supply, step, reason), deadline)
             value, n = self.config.texts(reserved.tag).value, reserved.high - reserved.low
             # A change of the stride applies above all reserved counters, so these numbers have equal distances.
             first, last = value(reserved.low + 1), value(reserved.high)
@@ -284,7 +285,7 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
                 return drawn[-wanted:]
         check_contiguous(state.record or record, wanted)
         if record.order == "trend":
-            return await combiner.run(combiner.supply.reserve(wanted), deadline)
+            return await combiner.run(reservations.reserve(combiner.supply, wanted), deadline)
         problem = (
             f"tag {tag!r}: other callers drew numbers in between, so {wanted} contiguous numbers were not available"
         )

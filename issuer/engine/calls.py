@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer.core import scheme_record
 from issuer.core.requests import whole
+from issuer.core.supply import reservations
 from issuer.engine.base import BaseEngine
 from issuer.forks import no_fork
 from issuer.operations.config import STREAM_LEASE
@@ -98,7 +99,7 @@ class EngineCalls(BaseEngine[L]):
             combiner = self.registry.combiner(tag)
             if self.chain is not None:
                 await self._allow(await self.record(tag, deadline), wanted, self.chain)
-            return await combiner.run(combiner.supply.reserve(wanted), deadline)
+            return await combiner.run(reservations.reserve(combiner.supply, wanted), deadline)
 
     async def _allow(self, record: Tag, n: int, chain: Plugins[Any]) -> None:
         """Call `before` of the plugins, which may reject the call. Plugins do not see the single numbers of a range."""

@@ -27,6 +27,7 @@ from issuer.core.issued import Issued
 from issuer.core.record import read_record
 from issuer.core.requests import TTL
 from issuer.core.steps import Steps, ask
+from issuer.core.supply import keyed
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import (
     ConfigurationError,
@@ -311,7 +312,7 @@ class Issuing(Generic[L]):
                 raise parts.not_a_part(record, part.record.tag)
         if how.key is not None:
             kept = kept_key(supply.state.key, check_key(how.key), how.owner)
-            counter, again = yield from supply.once(kept, how.ttl, deadline, how.over)
+            counter, again = yield from keyed.once(supply, kept, how.ttl, deadline, how.over)
             if again:
                 how.again()
             return counter

@@ -6,18 +6,19 @@ from functools import partial
 
 from issuer.clock import Deadline
 from issuer.core.error_mapping import refused
-from issuer.core.events import ElectionWon, LeaseDrawn, NumbersWasted, SegmentLoaded
+from issuer.core.events import ElectionWon, Failed, LeaseDrawn, LeaseDropped, NumbersWasted, SegmentLoaded
 from issuer.core.scheme_record import countable
 from issuer.core.steps import Flight, Steps, send
-from issuer.core.supply import direct
+from issuer.core.supply import direct, lease
 from issuer.core.supply.adapt import adapt, size
 from issuer.core.supply.extend import behind, extend
 from issuer.core.supply.fetcher import Fetcher, Shortage
 from issuer.core.supply.lease import Lease
+from issuer.core.supply.local_buffer import unused
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Buffer, TagState
-from issuer.errors import ConfigurationError, CorruptState, ForeignHash, IssuerError, Unavailable
+from issuer.errors import ConfigurationError, CorruptState, FenceError, ForeignHash, IssuerError, Unavailable
 from issuer.gateway import tag_scripts
 from issuer_persistence.records import LEASE_MOST
 
@@ -287,7 +288,7 @@ class Refill:
                 yield from origin.read()
             self._shortage.none_drawn(drawn.status)
             yield from self.segments.wait_for(deadline, wanted)
-        lease = self._granted(drawn, wanted)
+        granted = self._granted(drawn, wanted)
         if drawn.born != origin.born:
             # The hash is new: the tag may have been deleted and created again, as strict, and then has no leases. So
             # read its record. If the store does not answer, draw no more leases until the record is read.
@@ -295,4 +296,25 @@ class Refill:
                 yield from origin.read()
             except Unavailable:
                 origin.forget_record()
-        return lease
+        return granted
+
+    def check(self, buffer: Buffer, *, probe: bool) -> Steps[None]:
+        """Drop the leases if the tag's hash was replaced since they were drawn. For `probe` see `Supply`."""
+        leases, _ = lease.parted(buffer.held)
+        if not leases:
+            return
+        try:
+            store_id = yield from self._origin.identity()
+            state = self._state
+            steps = lease.moved(state.tag, state.key, leases, store_id, scheme=state.scheme_id, probe=probe)
+            gone = yield from self._origin.public(steps)
+        except FenceError:
+            gone = True
+        except Unavailable as error:
+            self._runtime.emit(Failed(self._state.tag, "check", error))
+            return
+        if gone:
+            wasted = unused(*buffer.empty())
+            self._runtime.emit(LeaseDropped(self._state.tag))
+            if wasted:
+                self._runtime.emit(NumbersWasted(self._state.tag, wasted))

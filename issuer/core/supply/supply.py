@@ -7,14 +7,12 @@ from contextlib import suppress
 
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
-from issuer.core.events import Failed, LeaseDropped, NumbersWasted
-from issuer.core.requests import check_reserving
-from issuer.core.scheme_record import countable, reserved, strategy, turn
+from issuer.core.events import NumbersWasted
+from issuer.core.scheme_record import countable, reserved, strategy
 from issuer.core.steps import Flight, Steps, send, sleep, wait
-from issuer.core.supply import direct, lease
 from issuer.core.supply.fetcher import Shortage
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import Place, unused
+from issuer.core.supply.local_buffer import Place
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.refill import Refill
 from issuer.core.supply.rejoin import rejoin
@@ -22,12 +20,9 @@ from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Buffer, TagState
 from issuer.errors import (
     CalledWithin,
-    ConfigurationError,
-    FenceError,
     InvalidArgument,
     IssuerError,
     RedisUnavailable,
-    StoreBehind,
     Unavailable,
 )
 from issuer.forks import no_fork
@@ -35,7 +30,6 @@ from issuer.gateway import tag_scripts
 from issuer.reentry import amid_locks
 from issuer_persistence.errors import LimitHit
 from issuer_persistence.ledger import Reservation
-from issuer_persistence.records import Tag
 
 #: If leases were not checked for CHECK_AFTER seconds, a caller checks them itself. In a process with a scheduler, which
 #: checks them every second, a caller does so only after CHECK_LATE seconds.
@@ -48,9 +42,6 @@ AHEAD = 0.01
 
 #: How long the first caller of a tag waits for the tag's record, in seconds. Not longer, as Redis may have numbers.
 HURRY = 0.05
-
-#: Before a step is reserved for a client, the record is read if it is older than this, in seconds.
-RECENT = 1.0
 
 #: The record is read again after this many seconds. So a process that reserves nothing sees a new setting `lease`, too.
 LEARN_AFTER = 60.0
@@ -71,7 +62,7 @@ class Supply:
         self._noticed = 0, 0.0
         #: Whether Redis has reported that the tag needs a segment, and no scheduler could load one.
         self._reported = False
-        self._runtime = runtime
+        self.runtime = runtime
         self._checked_at = 0.0
         self._unknown_until = 0.0
         self._swept_at = -1
@@ -91,7 +82,7 @@ class Supply:
         self.used()
         shortage.waiting.add(deadline)
         try:
-            if state.record is None and self._runtime.settings.lease and self._runtime.redis:
+            if state.record is None and self.runtime.settings.lease and self.runtime.redis:
                 yield from self.read_soon(deadline)
             while numbers is None:
                 buffer = state.buffer
@@ -133,7 +124,7 @@ class Supply:
             learnt = known and (yield from self.origin.try_to_read(deadline, within=HURRY))
             if not learnt:
                 self._unknown_until = monotonic() + CHECK_AFTER
-                self._runtime.attend()  # a sweep has more time for it
+                self.runtime.attend()  # a sweep has more time for it
 
     def _from_buffer(self, buffer: Buffer, n: int, deadline: Deadline) -> Steps[range | None]:
         """Draw from the local buffer. If it is empty, queue for its next range. None if the buffer was replaced."""
@@ -194,7 +185,7 @@ class Supply:
     @property
     def _unchecked(self) -> bool:
         """Whether the leases must be checked before a number is issued."""
-        late = CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
+        late = CHECK_LATE if self.runtime.scheduled else CHECK_AFTER
         return self.origin.mode is not Mode.DIRECT and monotonic() - self._checked_at > late
 
     def _issued(self, buffer: Buffer, taken: tuple[int, int], n: int) -> range:
@@ -265,89 +256,19 @@ class Supply:
                 shortage.loss_over(drawn.low)
             state.seen = max(state.seen, drawn.high)
             if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # sweeps check after other draws
-                self._runtime.emit(near)
+                self.runtime.emit(near)
             if drawn.extend:
                 self.used()  # a sweep tries again if the segment cannot be loaded now
                 self.refill.elected(n - (drawn.high - drawn.low))
             buffer = state.buffer
             if buffer is not None and not buffer.issue_outside(drawn.low, drawn.high):
-                self._runtime.emit(NumbersWasted(state.tag, drawn.high - drawn.low))
+                self.runtime.emit(NumbersWasted(state.tag, drawn.high - drawn.low))
                 return None
             state.drew(drawn.high - drawn.low)
             return range(drawn.low + 1, drawn.high + 1)
         if drawn.status in ("notmaster", "corrupt"):
             raise refused(drawn, state.tag, state.key)
         shortage.none_drawn(drawn.status)
-        return None
-
-    def once(
-        self, kept: str, ttl: float, deadline: Deadline, over: IssuerError | None = None
-    ) -> Steps[tuple[int, bool]]:
-        """Draw one number for a key of the caller. The same key gets the same number for `ttl` seconds.
-
-        Returns the number, and True if the key had it before this call. `kept`: the Redis key that stores the number.
-        `over`: error that is raised in place of a draw if the key has no number yet.
-        Even if the tag has leases, the number is drawn from Redis: all processes must see which keys have a number.
-        """
-        attempt, state = 0, self.state
-        if not self._runtime.redis:
-            problem = f"tag {state.tag!r}: the number of a key is stored in Redis, but no Redis is configured"
-            raise ConfigurationError(f"{problem}: configure Redis, or omit the key", tag=state.tag)
-        if over is not None and not (yield from send(tag_scripts.is_kept(kept))):
-            raise over
-        self.used()
-        self.shortage.waiting.add(deadline)
-        try:
-            while True:
-                state.refuse_if_ended()
-                try:
-                    drawn = yield from self._once(kept, ttl, deadline)
-                except RedisUnavailable as error:
-                    if deadline.left() <= 0:
-                        raise RedisUnavailable(str(error), tag=state.tag, retry_after=error.retry_after) from error
-                else:
-                    if drawn is not None:
-                        self.shortage.supplied()
-                        return drawn
-                    if self.origin.mode is not Mode.DIRECT:
-                        continue
-                # Redis is down. Or Redis is back, but has no segment until this process has ended direct mode.
-                yield from sleep(min(pause(attempt), deadline.left()))
-                attempt += 1
-        finally:
-            self.shortage.waiting.discard(deadline)
-
-    def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool] | None]:
-        """Send one draw of `once`, with the same arguments and result. None if the caller must try again."""
-        state = self.state
-        yield from self.origin.refuse_foreign(probe=True)
-        drawn_as, before = state.scheme_id, state.seen
-        seen = before if state.strict else 0
-        window, claimant = self.refill.window, self.refill.claimant
-        call = tag_scripts.once(state.key, kept, window, scheme=drawn_as, ttl=ttl, seen=seen, claimant=claimant)
-        drawn = yield from send(call)
-        if turn(drawn.scheme) > turn(state.scheme_id):
-            # Another process drew this counter value with a later scheme. This process's scheme gives another number.
-            record = yield from self.origin.read()
-            if turn(drawn.scheme) > turn(state.scheme_id):
-                raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
-        if drawn.status == "older" and state.went_back(drawn.number, before):
-            yield from self.origin.refuse_backwards(drawn.number, before)
-        if drawn.status in ("again", "ok"):
-            state.seen = max(state.seen, drawn.number)
-            state.drew(int(drawn.status == "ok"))
-            if drawn.extend:
-                self.refill.elected()
-            return drawn.number, drawn.status == "again"
-        if drawn.status in ("notmaster", "corrupt"):
-            raise refused(drawn, state.tag, state.key)
-        if drawn.status == "scheme":
-            yield from self.origin.read()
-            if state.scheme_id != drawn_as:
-                return None
-        if self.origin.mode is Mode.DIRECT:
-            yield from self.rejoin()
-        yield from self.refill.segments.wait_for(deadline)
         return None
 
     def upcoming(self) -> Steps[int]:
@@ -360,44 +281,12 @@ class Supply:
         if not self.state.counts:
             problem = f"the next number of strategy {strategy(record.scheme)} cannot be predicted"
             raise InvalidArgument(f"tag {self.state.tag!r}: {problem}", tag=self.state.tag)
-        if self._runtime.redis:
+        if self.runtime.redis:
             yield from self.origin.refuse_foreign(probe=True)
         with no_fork():
             from issuer.core.supply.peek import upcoming
 
-        return (yield from self.origin.public(upcoming(record, self.state.key if self._runtime.redis else None)))
-
-    def reserve(self, n: int) -> Steps[range]:
-        """Reserve exactly n numbers of a trend tag in the store, for the caller alone."""
-        reserved = yield from self._reserve(n, exact=True, reason="reserve")
-        return range(reserved.low + 1, reserved.high + 1)
-
-    def recent(self) -> Steps[Tag]:
-        """Return the record, at most RECENT seconds old: each reservation of this process brings it."""
-        state = self.state
-        if state.record is not None and monotonic() - state.read_at < RECENT:
-            return state.record
-        return (yield from self.origin.read())
-
-    def reserve_step(self, step: int, reason: str) -> Steps[Reservation]:
-        """Reserve `step` numbers of a trend tag in the store, near the limit fewer. The tag may have a stride."""
-        return (yield from self._reserve(step, exact=False, reason=reason))
-
-    def _reserve(self, n: int, *, exact: bool, reason: str) -> Steps[Reservation]:
-        state, label, emit = self.state, self._runtime.application, self._runtime.emit
-        check_reserving(state.record or (yield from self.origin.read()), n, spaced=not exact)
-        seen = state.taken()
-        steps = direct.reserve(state.tag, seen=seen, n=n, exact=exact, reason=reason, application=label, emit=emit)
-        reserved = yield from self.origin.public(steps)
-        try:
-            check_reserving(reserved.tag, n, spaced=not exact)
-            self.origin.use(reserved.tag)
-        except IssuerError:
-            # The scheme was changed after the record was read, so users must not see these counters.
-            yield from self.origin.give_back((reserved,), reserved.low)
-            raise
-        state.reserved = max(state.reserved, reserved.high)
-        return reserved
+        return (yield from self.origin.public(upcoming(record, self.state.key if self.runtime.redis else None)))
 
     def warm(self, deadline: Deadline) -> Steps[None]:
         """Wait until numbers are available: in Redis, or in direct mode in the memory of this process."""
@@ -420,24 +309,7 @@ class Supply:
         Send in core/steps.py).
         """
         self._checked_at = monotonic()
-        leases, _ = lease.parted(buffer.held)
-        if not leases:
-            return
-        try:
-            store_id = yield from self.origin.identity()
-            state = self.state
-            steps = lease.moved(state.tag, state.key, leases, store_id, scheme=state.scheme_id, probe=probe)
-            gone = yield from self.origin.public(steps)
-        except FenceError:
-            gone = True
-        except Unavailable as error:
-            self._runtime.emit(Failed(self.state.tag, "check", error))
-            return
-        if gone:
-            wasted = unused(*buffer.empty())
-            self._runtime.emit(LeaseDropped(self.state.tag))
-            if wasted:
-                self._runtime.emit(NumbersWasted(self.state.tag, wasted))
+        yield from self.refill.check(buffer, probe=probe)
 
     def overdue(self) -> IssuerError:
         """Return the error for a caller whose time is over while another caller draws for it."""
@@ -454,7 +326,7 @@ class Supply:
         Callers on the slow path call this.
         """
         self.used_at = monotonic()
-        self._runtime.moving.add(self.state.tag)
+        self.runtime.moving.add(self.state.tag)
 
     def reported(self) -> None:
         """Load a segment in the background if one is due. Called when Redis has reported that a caller needs one."""
@@ -473,12 +345,12 @@ class Supply:
         self._noticed = issued, self.used_at
         if self._noticed != noticed or self._busy or self.origin.auto:
             return True
-        if self._runtime.redis and self.origin.mode is Mode.DIRECT:
+        if self.runtime.redis and self.origin.mode is Mode.DIRECT:
             return True
         # Work is left if a fetch failed, Redis did not answer, or it is unknown which store the hash belongs to.
         silent = self.shortage.redis_trouble and self.state.looked_at <= self.shortage.redis_silent_since
         unfinished = self.refill.segments.flights.failures or silent or (self.looks and not self.state.owned)
-        return bool(unfinished) and monotonic() - self.used_at < self._runtime.settings.idle_after
+        return bool(unfinished) and monotonic() - self.used_at < self.runtime.settings.idle_after
 
     def rest(self) -> None:
         """Stop publishing numbers, so that the next caller uses the slow path, and `used` is called."""
@@ -503,7 +375,7 @@ class Supply:
         """Whether a sweep must read the tag's hash: the tag has a counter, and draws from Redis."""
         record = self.state.record
         counts = record is None or countable(record.scheme)
-        return counts and self._runtime.redis and self.origin.mode is not Mode.DIRECT
+        return counts and self.runtime.redis and self.origin.mode is not Mode.DIRECT
 
     def fetch(self, deadline: Deadline) -> Steps[int]:
         """Fetch the next segment now, if one is due. Returns how many segments were loaded: 0 or 1."""
@@ -554,11 +426,11 @@ class Supply:
     def stale(self) -> bool:
         """Whether the tag's record or the store's id should be read."""
         state = self.state
-        return state.record is None or not self._runtime.identity.id or monotonic() - state.read_at > LEARN_AFTER
+        return state.record is None or not self.runtime.identity.id or monotonic() - state.read_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
         """If the tag is in direct mode and Redis is back, draw from Redis again."""
-        return rejoin(self.state, self._runtime, self.origin, self.refill.segments.flights, self.shortage)
+        return rejoin(self.state, self.runtime, self.origin, self.refill.segments.flights, self.shortage)
 
     # ------------------------------------------------------------------ the end
 

@@ -130,7 +130,7 @@ async def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_els
         own = await door.ids.take("order", 3)
         assert not {*own} & {*first}
         await door.ids.configure("order", step=10)
-        monkeypatch.setattr("issuer.core.supply.supply.RECENT", 0.0)
+        monkeypatch.setattr("issuer.core.supply.reservations.RECENT", 0.0)
         golden(await door.ask("GET", f"{SEGMENT}Simple{query}"), b"3001,3003,3011,1,0", TEXT)
         ledger = (await door.ids.segments("order", upward=True)).entries
         reasons: list[LedgerEntry] = [each for each in ledger if each.reason == "tinyid"]
@@ -140,7 +140,7 @@ async def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_els
 async def test_a_client_that_goes_on_costs_one_transaction_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = create_autospec(MemoryStore.get, side_effect=MemoryStore.get)
     monkeypatch.setattr(MemoryStore, "get", reads)
-    monkeypatch.setattr("issuer.core.supply.supply.RECENT", 60.0)
+    monkeypatch.setattr("issuer.core.supply.reservations.RECENT", 60.0)
     async with tinyid() as door:
         await door.ids.create("order", order="trend", step=10)
         for low in (0, 10, 20):
@@ -307,5 +307,5 @@ async def test_a_plugin_is_asked_before_a_segment_is_reserved(monkeypatch: pytes
         path = f"{SEGMENT}Simple?bizType=order&token=x"
         golden(await door.ask("GET", path), b"", TEXT)
         await door.ids.configure("order", step=5)
-        monkeypatch.setattr("issuer.core.supply.supply.RECENT", 0.0)
+        monkeypatch.setattr("issuer.core.supply.reservations.RECENT", 0.0)
         golden(await door.ask("GET", path), b"0,1,5,1,0", TEXT)

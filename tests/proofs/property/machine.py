@@ -71,8 +71,7 @@ def lay_open(ids: Issuer) -> None:
 
     def opened(tag: str) -> Combiner:
         line = make(tag)
-        for part in (line.supply, line.supply.origin):
-            part._runtime = replace(part._runtime, scheduled=True)
+        line.supply.runtime = line.supply.origin._runtime = replace(line.supply.runtime, scheduled=True)
         return line
 
     ids.engine.make_combiner = ids.engine.registry._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
