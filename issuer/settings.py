@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -102,6 +103,16 @@ def _url(url: Any) -> Any:
 
 def _url_or_none(url: Any) -> Any:
     return "none" if isinstance(url, str) and url.strip().lower() == "none" else _url(url)
+
+
+def _command(line: object) -> str:
+    """Return the command line. Raises ConfigurationError if invalid; its message has no part of it."""
+    try:
+        if not isinstance(line, str) or (line and not shlex.split(line)):
+            raise ValueError  # noqa: TRY301 - as of `split`
+    except ValueError:
+        raise ConfigurationError("must be a program and its arguments, as a text with matching quotes") from None
+    return line
 
 
 def _flag(value: object) -> bool:
@@ -216,6 +227,7 @@ def _prefix(prefix: object) -> str:
 
 _OFF = (False, SettingType(_flag, ""))
 _PATH = SettingType(_path, "FILE")
+_COMMAND = SettingType(_command, "COMMAND")
 #: The type of a text that is not checked here, but where it is used.
 _TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 
@@ -278,6 +290,10 @@ class Settings:
         "`sqlite:///path`, or `memory://` for tests. If a MongoDB URL has no database, the issuer uses the database "
         "`issuer`",
         unset="`sqlite:///$XDG_DATA_HOME/issuer/issuer.db`", connect=True, command="issuer")
+    redis_password_command: str = _setting("", _COMMAND,
+        "Program that prints the password of Redis, with its arguments, for passwords that expire. No shell is used. "
+        "`redis_url` must have no password")
+    store_password_command: str = _setting("", _COMMAND, "The same for the store, and `store_url`")
     prefix: str = _setting("issuer", SettingType(_prefix, "TEXT"),
         "First part of all Redis keys. It must consist of printable characters, without braces",
         connect=True, command="issuer")

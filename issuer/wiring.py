@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -16,8 +17,9 @@ from issuer.instance import Instance
 from issuer.operations.config import IssuerConfig
 from issuer.settings import DEFINITIONS, Settings, load
 from issuer_persistence.contract import Store
+from issuer_persistence.credentials import CommandCredentials, Credentials
 from issuer_persistence.errors import StoreError
-from issuer_persistence.opening import open_store
+from issuer_persistence.opening import open_store, store_class
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ def connect(
     *,
     redis: str | redis_py.Redis | _Unset = UNSET,
     store: str | Store | _Unset = UNSET,
+    redis_credentials: Callable[[], str | tuple[str, str]] | None = None,
+    store_credentials: Callable[[], str | tuple[str, str]] | None = None,
     prefix: str | None = None,
     timeout: float | None = None,
     store_timeout: float | None = None,
@@ -84,6 +88,10 @@ def connect(
             Redis: numbers are drawn from the store alone, and `store` must be given. Default: from the settings.
         store: URL (mongodb://, postgresql://, mysql://, mariadb://, sqlite:///path, memory://) or a Store. Default:
             from the settings.
+        redis_credentials: Function that returns the password of Redis, or a pair (user, password), for passwords that
+            expire. Each new connection calls it, several threads at the same time. `redis` must be a URL without a
+            password. Default: the setting `redis_password_command`.
+        store_credentials: The same for the store, with a URL. Default: the setting `store_password_command`.
         prefix: Start of all Redis keys: printable characters without braces.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
@@ -116,6 +124,8 @@ def aconnect(
     *,
     redis: str | redis_py.asyncio.Redis | _Unset = UNSET,
     store: str | Store | _Unset = UNSET,
+    redis_credentials: Callable[[], str | tuple[str, str]] | None = None,
+    store_credentials: Callable[[], str | tuple[str, str]] | None = None,
     prefix: str | None = None,
     timeout: float | None = None,
     store_timeout: float | None = None,
@@ -146,6 +156,10 @@ def aconnect(
             the store alone, and `store` must be given. Default: from the settings.
         store: URL (mongodb://, postgresql://, mysql://, mariadb://, sqlite:///path, memory://) or a Store. Default:
             from the settings.
+        redis_credentials: Function that returns the password of Redis, or a pair (user, password), for passwords that
+            expire. Each new connection calls it, several threads at the same time. `redis` must be a URL without a
+            password. Default: the setting `redis_password_command`.
+        store_credentials: The same for the store, with a URL. Default: the setting `store_password_command`.
         prefix: Start of all Redis keys: printable characters without braces.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
@@ -222,13 +236,13 @@ def _parts(
     arguments: Mapping[str, Any],
     environ: Mapping[str, str],
     *,
-    connections: Callable[[object, float, int], T | None],
+    connections: Callable[[object, float, int, Credentials | None], T | None],
     tasks: bool,
 ) -> tuple[IssuerConfig, T | None, Measure | None]:
     """Return the configuration, the connections (None: no Redis) and the metrics (None: turned off).
 
     Invalid settings are reported before a store is opened. `connections` gets a URL or client, a timeout in seconds,
-    and the maximum number of connections. `tasks`: whether tasks of an event loop use the issuer.
+    the maximum number of connections, and the credentials. `tasks`: whether tasks of an event loop use the issuer.
     """
     instance = arguments["instance"]
     if instance is not None and not isinstance(instance, Instance):
@@ -247,10 +261,11 @@ def _parts(
     measure = _metrics() if settings.metrics else None
     if settings.embedded:
         _tell_of_default(settings.store_url)
-    store = _store(settings)
+    logins = {each: _credentials(each, arguments, settings) for each in ("redis", "store")}
+    store = _store(settings, logins["store"])
     own_store = not isinstance(settings.store_url, Store)
     try:
-        to_redis = connections(settings.redis_url, settings.redis_timeout, settings.redis_connections)
+        to_redis = connections(settings.redis_url, settings.redis_timeout, settings.redis_connections, logins["redis"])
     except ConfigurationError:
         if own_store:
             store.close()
@@ -343,12 +358,31 @@ def _instance(settings: Settings) -> Instance:
     )
 
 
-def _store(settings: Settings) -> Store:
+def _credentials(
+    server: Literal["redis", "store"], arguments: Mapping[str, Any], settings: Settings
+) -> Credentials | None:
+    """Return what gives the passwords of the connections to a server: a function, or a command. None if neither."""
+    name, ask = f"{server}_credentials", arguments[f"{server}_credentials"]
+    command = getattr(settings, f"{server}_password_command")
+    if ask is not None and not callable(ask):
+        raise ConfigurationError(f"{name} must be a function that returns a password, not {type(ask).__name__}")
+    found = Credentials(name, ask) if ask is not None else None
+    if found is None and command:
+        found = CommandCredentials(f"{server}_password_command", shlex.split(command))
+    given = getattr(settings, f"{server}_url")
+    if found is not None and not isinstance(given, str):
+        raise ConfigurationError(
+            f"{found.name}: {server} must be a URL, as the {type(given).__name__} has its own login"
+        )
+    return found
+
+
+def _store(settings: Settings, credentials: Credentials | None) -> Store:
     store = settings.store_url
     if isinstance(store, str):
         try:
             with no_fork():  # `open_store` imports the store's driver
-                store = open_store(store)
+                store = open_store(store) if credentials is None else store_class(store).open_with(store, credentials)
         except StoreError as error:
             raise store_error(error, None) from error
     if not isinstance(store, Store):
@@ -361,7 +395,7 @@ def _store(settings: Settings) -> Store:
     return Journalled(store, settings.journal)
 
 
-def _redis(named: object, timeout: float, most: int) -> Connections | None:
+def _redis(named: object, timeout: float, most: int, credentials: Credentials | None) -> Connections | None:
     if named == "none":
         return None
     with no_fork():
@@ -371,13 +405,14 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
         from issuer.drivers.servers import from_client, from_url
 
     if isinstance(named, str):
-        return Connections(from_url(named, mask(named), Connections.pool_class), timeout, most)
+        target = from_url(named, mask(named), Connections.pool_class)
+        return Connections(target if credentials is None else target.logging_in(credentials), timeout, most)
     if isinstance(named, redis_py.Redis):
         return Connections(from_client(named), timeout, most)
     raise ConfigurationError(f"redis must be a URL, 'none' or a redis-py client, not {type(named).__name__}")
 
 
-def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
+def _async_redis(named: object, timeout: float, most: int, credentials: Credentials | None) -> AsyncConnections | None:
     if named == "none":
         return None
     with no_fork():
@@ -387,7 +422,8 @@ def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections |
         from issuer.drivers.servers import from_client, from_url
 
     if isinstance(named, str):
-        return AsyncConnections(from_url(named, mask(named), AsyncConnections.pool_class), timeout, most)
+        target = from_url(named, mask(named), AsyncConnections.pool_class)
+        return AsyncConnections(target if credentials is None else target.logging_in(credentials), timeout, most)
     if isinstance(named, redis_py.asyncio.Redis):
         return AsyncConnections(from_client(named), timeout, most)
     raise ConfigurationError(f"redis must be a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")

@@ -55,6 +55,9 @@ class Channel:
             return await self._received(seconds)
         except Exception as raised:
             await self.close()
+            provider = self._servers.target.data.provider
+            if provider is not None and isinstance(raised, redis.exceptions.AuthenticationError):
+                provider.refused()
             if isinstance(raised, IssuerError):
                 raise
             call = RedisCall(pack("SUBSCRIBE", self._name), "", bool)

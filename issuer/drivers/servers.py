@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
@@ -24,10 +24,12 @@ from redis.maint_notifications import MaintNotificationsConfig
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Silence, Visit
+from issuer.drivers.credentials import Provider
 from issuer.drivers.inherited import AnyLink
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.settings import REDIS_CONNECTIONS
+from issuer_persistence.credentials import Credentials
 from issuer_persistence.urls import ENCODE, flaw
 
 #: Settings of a connection with which redis-py does not repeat calls by itself.
@@ -58,6 +60,12 @@ class Recipe:
     def of(cls, pool: Any) -> Recipe:
         """Return the recipe of the connections of a pool. The pool itself would make at most 100 connections."""
         return cls(pool.connection_class, pool.connection_kwargs)
+
+    @property
+    def provider(self) -> Provider | None:
+        """Gives the login of each connection. None: the URL or the client has it."""
+        found = self.settings.get("credential_provider")
+        return found if isinstance(found, Provider) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,16 @@ class Target:
         # If a signal handler raises an exception while hiredis packs a command, hiredis crashes the interpreter (seen).
         packs = {"command_packer": _packer(recipe.settings)} if issubclass(recipe.kind, AbstractConnection) else {}
         return Recipe(kind, {**recipe.settings, **_OURS, **quiet, **packs, "retry": retry, **place})
+
+    def logging_in(self, credentials: Credentials) -> Target:
+        """Return this target with these credentials for Redis. Sentinels keep their login of the URL."""
+        settings = dict(self.data.settings)
+        if settings.pop("password", None):
+            raise ConfigurationError(
+                f"redis {self.name}: the URL has a password, and there is {credentials.name}: remove one of them"
+            )
+        provider = Provider(credentials, settings.pop("username", None) or "")
+        return replace(self, data=Recipe(self.data.kind, {**settings, "credential_provider": provider}))
 
 
 def _packer(settings: Mapping[str, Any]) -> PythonRespSerializer:
@@ -403,6 +421,8 @@ class Servers(Generic[N_co]):
     #: See `Target.recipe`.
     shown_class: type
     no_retry: Any
+    #: Calls a function that may wait, and returns its result. The event loop does not wait.
+    aside: Callable[..., Any]
 
     def __init__(self, target: Target, timeout: float, most: int = REDIS_CONNECTIONS) -> None:
         """`timeout`: limit of one round trip, in seconds. `most`: maximum number of connections."""

@@ -99,8 +99,21 @@ class Wire(Servers[N_co]):
         if not connects:
             raise Outdated
         recipe = self.target.recipe(node.address, self.no_retry, self.shown_class)
-        link: L = self.link_class(recipe.kind(**recipe.settings), found)
+        connection = recipe.kind(**recipe.settings)
+        if (provider := recipe.provider) is not None:
+            connection.credential_provider = await self.aside(provider.login, deadline.left())
+        link: L = self.link_class(connection, found)
         return link, False
+
+    def refused(self, link: AnyLink, error: Exception) -> bool:
+        """Whether the server refuses the login of a new connection, and the next connection gets its login anew."""
+        provider = self.target.data.provider
+        if provider is None or not isinstance(error, redis.exceptions.AuthenticationError):
+            return False
+        login = link.connection.credential_provider
+        if login is not None:  # a Sentinel's login is that of the URL
+            provider.refused(login)
+        return login is not None
 
 
 class RoundTrips:
@@ -363,11 +376,11 @@ class RoundTrips:
             breaker.answered()
         return reply
 
-    async def exchange(self, exchange: Exchange) -> Any:  # noqa: C901 - one case for each way in which it may end
+    async def exchange(self, exchange: Exchange, *, again: bool = False) -> Any:  # noqa: C901, PLR0912 - a case for each end
         """Send one call and return its decoded reply. Raises errors of redis-py, and Crowded.
 
         If a signal handler, a cancellation or the end of the loop interrupts the call, the connection is closed at
-        once, because the reply may still arrive.
+        once, because the reply may still arrive. `again`: whether a login for this call was refused before.
         """
         call = self.sent = exchange.call
         node = self._servers.nodes.get(exchange.address) or self._servers.make_node(exchange.address)
@@ -397,6 +410,11 @@ class RoundTrips:
                 error = connection_error(raised)
                 closed = isinstance(error, redis.ConnectionError)
                 if closed and not reused:
+                    if self._servers.refused(link, error):
+                        if not again:
+                            return await self.exchange(exchange, again=True)
+                        # The password may be valid in a moment. AuthenticationError would mean: correct the settings.
+                        raise redis.ConnectionError(f"refuses the password: {error}") from error
                     raise _unreached(error) from error.__cause__
                 if not closed or not call.repeatable:
                     raise error  # noqa: B904 - it has its own cause

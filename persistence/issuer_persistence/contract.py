@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from issuer_persistence.clock import monotonic
+from issuer_persistence.credentials import Credentials
 from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation, shortened
@@ -74,6 +75,19 @@ class Store(ABC):
             Misconfigured: The URL is not valid.
         """
         raise Misconfigured(f"{mask(url)}: {cls.__name__} cannot be opened by a URL; pass a store object")
+
+    @classmethod
+    def open_with(cls, url: str, credentials: Credentials) -> Store:
+        """Return the store at a URL without a password.
+
+        Args:
+            url: URL of the store, with its scheme.
+            credentials: Where the user and the password of each new connection come from.
+
+        Raises:
+            Misconfigured: The URL is not valid or has a password, or the store has no login.
+        """
+        raise Misconfigured(f"{mask(url)}: this store takes no password: remove {credentials.name}")
 
     @property
     @abstractmethod

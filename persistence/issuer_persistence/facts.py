@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+#: What a setting of the server makes possible, for the doctor.
+LOST = "A power cut or a crash of the machine loses commits that were confirmed. Then a segment is reserved twice."
+TORN = "A power cut can damage a page of the tables."
+READS_ONLY = "The server accepts no writes, so nothing can be reserved."
+BEHIND = "A replica that takes over may lack commits that were confirmed. Then a segment is reserved twice."
+
 
 class Upgrade(NamedTuple):
     """Versions of a store's schema before and after an upgrade. The schema is the layout of the store's tables.

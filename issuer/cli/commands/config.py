@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from issuer.cli.exits import json_option
@@ -59,4 +61,7 @@ def _masked(name: str, value: object) -> object:
         return None
     if isinstance(value, dict):
         return sorted(value)
+    if name.endswith("_command"):  # an argument may be a secret
+        program, *arguments = shlex.split(str(value))
+        return f"{program} ***" if arguments else program
     return mask(value) if name.endswith("_url") and isinstance(value, str) else value

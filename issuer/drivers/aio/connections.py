@@ -15,6 +15,7 @@ from issuer.drivers.running import SHORTEST
 from issuer.drivers.servers import FAR, LOOK_OUT, AnyNode
 from issuer.drivers.topology import Outdated
 from issuer.drivers.wire import Wire
+from issuer.threads import in_thread
 
 #: A server and its idle connections.
 AsyncNode = AnyNode[AsyncLink]
@@ -117,6 +118,7 @@ class AsyncConnections(Wire[AsyncNode]):
     link_class = AsyncLink
     shown_class = AsyncShown
     no_retry = NO_RETRY
+    aside = staticmethod(in_thread)
     abandoned = staticmethod(abandoned)
 
     def begin(self) -> None:

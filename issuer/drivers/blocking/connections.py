@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import redis
 
@@ -13,6 +14,8 @@ from issuer.drivers.servers import AnyNode, Pool
 from issuer.drivers.topology import Address
 from issuer.drivers.wire import Wire
 from issuer.interrupts import raise_interrupt
+
+T = TypeVar("T")
 
 
 class Node(AnyNode[Link]):
@@ -85,6 +88,11 @@ class Connections(Wire[Node]):
     link_class = Link
     shown_class = Shown
     no_retry = NO_RETRY
+
+    @staticmethod
+    async def aside(function: Callable[..., T], *arguments: Any) -> T:
+        """Call the function. See `Servers`."""
+        return function(*arguments)
 
     def node(self, key: str) -> Node:
         """Return the server that has the key. If it is unknown, one without connections: draws take the slow path."""

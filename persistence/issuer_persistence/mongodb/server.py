@@ -33,6 +33,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.server_description import ServerDescription
 from pymongo.uri_parser import parse_uri, split_options
 
+from issuer_persistence.credentials import Credentials
 from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting
 from issuer_persistence.records import fresh_version, is_id, is_number
@@ -92,8 +93,11 @@ def without_prefix(url: str) -> tuple[str, str | None]:
     return (f"{address}{mark}{left}" if left else address) if prefix is not None else url, prefix
 
 
-def check_url(url: str) -> None:
-    """Raise Misconfigured if pymongo rejects the URL, or if it has w=0 or names a system database. There is no I/O."""
+def check_url(url: str, credentials: Credentials | None = None) -> None:  # noqa: C901 - one case per parser
+    """Raise Misconfigured if pymongo rejects the URL, or if it has w=0 or names a system database. There is no I/O.
+
+    `credentials`: if given, the URL must have no password.
+    """
     shown = mask(url)
     if wrong := flaw(url):
         raise Misconfigured(f"{shown}: {wrong}")
@@ -105,9 +109,12 @@ def check_url(url: str) -> None:
         address = address.replace("+srv", "", 1)
         unchecked.append("srv")
     try:
-        name = parse_uri(address)["database"]
+        parsed = parse_uri(address)
+        name = parsed["database"]
     except (ConfigurationError, ValueError):
         raise Misconfigured(f"{shown}: the login or a host is invalid; {ENCODE}") from None
+    if credentials is not None:
+        credentials.forbid(parsed["password"], shown)
     if name in _RESERVED_DATABASES:
         raise Misconfigured(
             f"{shown}: {name!r} is MongoDB's own; use another database, and ?authSource={name} to log in"
@@ -121,8 +128,9 @@ def check_url(url: str) -> None:
         raise Misconfigured(f"{shown}: a parameter is unknown to pymongo, or its value is invalid") from None
     # Only a client checks whether the parameters fit together.
     fitting = "&".join(each for each in re.split("[&;]", parameters) if not each.lower().startswith(tuple(unchecked)))
+    login: dict[str, Any] = {"password": "any"} if credentials is not None and parsed["username"] else {}
     try:
-        MongoClient(f"{address}?{fitting}" if fitting else address, connect=False).close()
+        MongoClient(f"{address}?{fitting}" if fitting else address, connect=False, **login).close()
     except ConfigurationError as error:
         raise Misconfigured(f"{shown}: {error}") from None
 
@@ -347,6 +355,11 @@ def _said(error: Exception) -> str:
 def refuses(code: object, text: str) -> bool:
     """Return True if an error means that the server has rejected the request for good, and changed nothing."""
     return code in _REFUSED or _knows_no_retries(code, text)
+
+
+def refuses_login(error: Exception) -> bool:
+    """Return True if the server has refused the login of a connection. Code 8000 is that of Atlas."""
+    return isinstance(error, OperationFailure) and error.code in {18, 8000}
 
 
 def _knows_no_retries(code: object, text: str) -> bool:

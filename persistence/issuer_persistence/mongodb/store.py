@@ -22,11 +22,11 @@ from typing import Any
 
 import pymongo
 from bson.int64 import Int64
-from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from issuer_persistence.contract import CallDeadline, Store, T, in_turn
+from issuer_persistence.credentials import Credentials
 from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
@@ -47,6 +47,7 @@ from issuer_persistence.mongodb.call import (
     tag_record,
     unbound,
 )
+from issuer_persistence.mongodb.clients import Clients, LoginRefused, renewing
 from issuer_persistence.mongodb.pages import answered
 from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.newest import Newest
@@ -58,9 +59,6 @@ from issuer_persistence.urls import mask
 log = logging.getLogger("issuer.store")
 
 Document = dict[str, Any]
-
-#: Name of the database if the URL has none.
-DATABASE = "issuer"
 
 #: Options of the client. The URL can override them. With pymongo's timeouts of 30 s and 20 s, callers would wait too
 #: long for a server that is down. With `connect` False, pymongo starts its threads at the first request. Otherwise it
@@ -75,10 +73,6 @@ DEFAULTS: dict[str, Any] = {
     "appname": "segment-issuer",
     "connect": False,
 }
-
-#: Time limit in seconds for `close`, which ends the sessions on the server. Without this limit, a server that hung
-#: delayed the end of a program by 12 s. If `close` takes longer, the server ends the sessions after half an hour.
-_LEAVING = 0.5
 
 #: Time limit for creating the index of the ledger, in seconds. After this time the server stops building it.
 _INDEX_PATIENCE = 3600
@@ -99,30 +93,32 @@ class MongoStore(Store):
         prefix: Prefix of the collections' names. Each prefix is a separate store. None means `issuer_`, or no prefix if
             the first versions of the issuer have created the store.
         address: URL of the store. It is used if `database` is None.
+        credentials: Where the passwords come from. None: the URL has the password.
     """
 
     def __init__(
-        self, database: Database[Document] | None = None, *, prefix: str | None = None, address: str = ""
+        self,
+        database: Database[Document] | None = None,
+        *,
+        prefix: str | None = None,
+        address: str = "",
+        credentials: Credentials | None = None,
     ) -> None:
         if database is not None and not database.write_concern.acknowledged:
             raise Misconfigured("w=0 is not reliable: remove it; majority is used in any case")
         self._given = database
         self._shown = mask(address)
-        self._address, named = server.without_prefix(address)
-        own = server.options(self._address)
-        self._defaults = {name: value for name, value in DEFAULTS.items() if name not in own}
+        plain, named = server.without_prefix(address)
+        own = server.options(plain)
+        self._attempts = Attempts()
+        options = {name: value for name, value in DEFAULTS.items() if name not in own}
+        self._clients = Clients(database, plain, {**options, "event_listeners": [self._attempts]}, credentials)
         prefix = named if prefix is None else prefix
         self._prefix = None if prefix is None else server.checked(prefix)
-        self._lock = threading.Lock()
-        self._client: MongoClient[Document] | None = None
-        self._database = database
-        self._process = os.getpid()
-        self._closed = False
         # Id and collections of the store. Both are read once per process, because each reservation needs them.
         self._store_id = ""
         self._collections: server.Collections | None = None
         self._indexed = False
-        self._attempts = Attempts()
         # Id of the store to which this process has announced the newest schema, see `_announce`.
         self._announced = ""
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
@@ -138,6 +134,11 @@ class MongoStore(Store):
         server.check_url(url)
         return cls(address=url)
 
+    @classmethod
+    def open_with(cls, url: str, credentials: Credentials) -> MongoStore:
+        server.check_url(url, credentials)
+        return cls(address=url, credentials=credentials)
+
     @property
     def url(self) -> str:
         """The URL without secrets. For a database object of the caller: its name, and the servers known so far."""
@@ -146,10 +147,12 @@ class MongoStore(Store):
         nodes = ",".join(sorted(f"{host}:{port}" for host, port in self._given.client.nodes)) or "?"
         return f"mongodb://{nodes}/{self._given.name}"
 
+    @renewing
     def store_id(self, *, timeout: float) -> str:
         with self._call(timeout, writes=False):
             return self._store_id
 
+    @renewing
     def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
         """See `Store.create_many`. If the process ends during the call, some of the tags may have been created.
 
@@ -183,10 +186,12 @@ class MongoStore(Store):
             call.announce()
             self._announced = call.store_id
 
+    @renewing
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         with self._call(timeout, writes=False) as call:
             return call.read(tag)
 
+    @renewing
     def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag | Corrupt]:
         check_argument("count", count, 1)
         following: Document = {} if after is None else {"_id": {"$gt": after}}
@@ -194,6 +199,7 @@ class MongoStore(Store):
             found = call.tags.find({**following, "deleted": {"$ne": True}}).sort("_id").limit(min(count, 2**31 - 1))
             return [tried(tag_record, each) for each in found]
 
+    @renewing
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
@@ -251,6 +257,7 @@ class MongoStore(Store):
             condition |= {"step": Int64(hint.step), "ahead": {"$in": [None, 1]} if hint.ahead == 1 else hint.ahead}
         return call.change(hint.tag, condition, {"$inc": {"max": Int64(size)}}, form=KNOWN)
 
+    @renewing
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
@@ -261,6 +268,7 @@ class MongoStore(Store):
             condition = {"version": last.version, "max": Int64(last.high)}
             return call.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
+    @renewing
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         update = {"$set": stored(changes.settings)}
         if changes.raise_to is not None:
@@ -289,6 +297,7 @@ class MongoStore(Store):
                     return after
                 call.pause()
 
+    @renewing
     def delete(self, tag: str, *, timeout: float) -> Tag:
         with self._call(timeout) as call:
             while True:
@@ -305,6 +314,7 @@ class MongoStore(Store):
                     return after
                 call.pause()
 
+    @renewing
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         if below is not None:
             check_argument("below", below)
@@ -320,6 +330,7 @@ class MongoStore(Store):
                     return found.halted
                 call.pause()
 
+    @renewing
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         check_argument("at_least", at_least)
         update: dict[str, Document] = {"$max": {"max": Int64(at_least)}, "$set": {"halted": False}}
@@ -331,6 +342,7 @@ class MongoStore(Store):
                 call.live(tag)
                 call.pause()
 
+    @renewing
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         check_argument("newest", newest)
         if newest == 0:
@@ -338,6 +350,7 @@ class MongoStore(Store):
         with self._call(timeout, writes=False) as call:
             return [LedgerEntry.checked(each) for each in rows(call.segments, tag, newest)]
 
+    @renewing
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
@@ -346,10 +359,12 @@ class MongoStore(Store):
             found = rows(call.segments, tag, count, beyond=beyond, upward=upward)
             return LedgerPage.of(found, count)
 
+    @renewing
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         with self._call(timeout, writes=False) as call:
             return by_id(call.segments, tag, ids)
 
+    @renewing
     def prune(self, *, before: int, timeout: float) -> Pruned:
         check_argument("before", before)
         with self._call(timeout) as call:
@@ -365,48 +380,36 @@ class MongoStore(Store):
         others = [*takewhile(lambda each: not isinstance(each, Read), calls)]
         return in_turn(self, others or calls[: len(reads)], deadline.left())
 
+    @renewing
     def examine(self, *, timeout: float) -> StoreFacts:
         with self._call(timeout, writes=False) as call:
             return facts(server.Collections(call.tags, call.segments, call.meta), call.pause)
 
+    @renewing
     def upgrade(self, *, timeout: float) -> Upgrade:
         """See `Store.upgrade`. This only creates a missing `meta` document. The schema changes later, see `SCHEMA`."""
         with self._call(timeout):
             return Upgrade(1, 1)
 
     def after_fork(self) -> None:
-        """Discard the parent's client, but leave its connections open. The next call creates a new client.
-
-        If the caller gave a database object, all later calls raise an error. The parent's client is kept in a list,
-        because its destruction would close the parent's connections.
-        """
-        if self._client is not None:
-            _abandoned.append(self._client)
-        self._lock = threading.Lock()
-        self._client = None
-        self._database = None
+        """Discard the parent's client. The next call creates a new one, or raises an error if the caller gave it."""
+        self._clients.forget()
         self._store_id = ""
         self._collections = None
-        self._process = os.getpid()
 
     def close(self) -> None:
         """Close the client if the store created it. Later calls raise Misconfigured."""
-        if self._process != os.getpid():
-            self.after_fork()
-        with self._lock:
-            self._closed = True
-            client, self._client = self._client, None
-        if client is not None:
-            with pymongo.timeout(_LEAVING):
-                client.close()
+        self._clients.close()
 
     @contextmanager
     def _call(self, timeout: float, *, writes: bool = True) -> Iterator[MongoCall]:
         deadline = CallDeadline(timeout)
         call = MongoCall(deadline)
+        database = None
         try:
             with unbound(), pymongo.timeout(deadline.left()):
-                collections, call.store_id = self._entered(self._connected(), call.pause, writes=writes)
+                database = self._clients.enter(deadline.left())
+                collections, call.store_id = self._entered(database, call.pause, writes=writes)
                 call.tags, call.segments, call.meta = collections
                 yield call
         except Unconfirmed as error:
@@ -421,7 +424,13 @@ class MongoStore(Store):
             # `PyMongoError` is not enough: bson and dnspython raise other errors.
             meaning = translated(error, self.url, in_doubt=call.wrote or self._unanswered(call))
             self._doubtful = self._doubtful or isinstance(meaning, Unconfirmed)
+            refused = database is not None and server.refuses_login(error) and self._clients.refused(database)
+            if refused and isinstance(meaning, Misconfigured):
+                meaning = LoginRefused(str(meaning))
             raise meaning from error
+        finally:
+            if database is not None:
+                self._clients.leave(database)
 
     def _unanswered(self, call: MongoCall) -> bool:
         """Return True if the server may have done a write that it has not confirmed."""
@@ -436,7 +445,7 @@ class MongoStore(Store):
     ) -> tuple[server.Collections, str]:
         """Return the store's collections and id. If the store does not exist and `writes` is True, create the store."""
         collections, made = self._collections, False
-        if collections is None:
+        if collections is None or collections.meta.database is not database:
             collections, meta, made = server.find_or_make(database, self._prefix, pause, make=writes)
             if meta is None:
                 return collections, ""
@@ -464,27 +473,9 @@ class MongoStore(Store):
                 if not any(each["key"] == INDEX for each in indexes):  # the user may lack the right to create it
                     collections.segments.create_index(INDEX)
         except Exception as error:  # noqa: BLE001 - no number depends on it
-            if not self._closed and process == os.getpid():
+            if self._clients.serves(collections.meta.database) and process == os.getpid():
                 log.warning(
                     "%s: the index of the ledger could not be created, so `verify`, `who` and pruning take longer: %s",
                     self.url,
                     translated(error, collections.segments.name, in_doubt=False),
                 )
-
-    def _connected(self) -> Database[Document]:
-        if self._process != os.getpid():
-            self.after_fork()
-        with self._lock:
-            if self._closed:
-                raise Misconfigured(f"{self.url}: the store was closed")
-            if self._given is not None and self._database is None:
-                raise Misconfigured(
-                    "a pymongo Database cannot be used in a forked child: create the store after the fork"
-                )
-            if self._database is None:
-                self._client = MongoClient(self._address, event_listeners=[self._attempts], **self._defaults)
-                self._database = self._client.get_default_database(default=DATABASE)
-            return self._database
-
-
-_abandoned: list[MongoClient[Document]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 from issuer_persistence import forks
 from issuer_persistence.clock import monotonic
+from issuer_persistence.contract import CallDeadline
+from issuer_persistence.credentials import Credentials
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 
 #: How many connections a process keeps open between calls.
@@ -26,6 +29,12 @@ TICK, LINGER = 0.05, 10.0
 #: How many sessions a process may have given up for which the server has not accepted a request to cancel, and for how
 #: long they count, in seconds. Until then no connection is opened, so that a server that ends none is not used up.
 GIVEN_UP_MOST, GIVEN_UP_TIME = 4, 60.0
+
+#: With credentials, how many logins a connection tries: the first password may have just expired.
+LOGINS = 2
+
+#: Error of PostgreSQL, MySQL or MariaDB: the password is not accepted.
+_REFUSED = re.compile("authentication failed|no password supplied|Access denied for user (?!.* to database)")
 
 #: Connections of the parent in a forked child. They stay referenced, so that no finalizer ends them.
 _OF_PARENTS: list[SQLLink] = []
@@ -178,9 +187,14 @@ class Deadlines:
 class Links:
     """The connections of one store. A forked child drops those of its parent without a message to the server."""
 
-    def __init__(self, connect: Callable[[float], SQLLink]) -> None:
-        """`connect`: function that opens a connection. Its argument is the longest time for this, in seconds."""
+    def __init__(self, connect: Callable[..., SQLLink]) -> None:
+        """`connect`: function that opens a connection.
+
+        Its arguments are the longest time for this, in seconds, and perhaps a user and a password.
+        """
         self._connect = connect
+        #: Where the user and the password of a new connection come from. None: the URL has them.
+        self.credentials: Credentials | None = None
         self._process = os.getpid()
         self._idle: list[SQLLink] = []
         self._closed = False
@@ -209,10 +223,28 @@ class Links:
             if link is None:
                 if (alive := self._deadlines.alive()) >= GIVEN_UP_MOST:
                     raise Unconfirmed(f"the server has not yet ended {alive} sessions of calls that took too long")
-                return self._connect(left), False
+                return self._opened(left), False
             if monotonic() - link.used_at < IDLE_TIME:
                 return link, True
             link.close()
+
+    def _opened(self, left: float) -> SQLLink:
+        """Open a connection. If the server refuses the password, try once more with a new one, or raise Unconfirmed."""
+        if self.credentials is None:
+            return self._connect(left)
+        deadline = CallDeadline(left)
+        refusals: list[Exception] = []
+        while len(refusals) < LOGINS:
+            user, password = self.credentials.get(deadline.left())
+            try:
+                return self._connect(deadline.left(), user, password)
+            except Exception as error:
+                if not _REFUSED.search(str(error)):
+                    raise
+                refusals.append(error)
+            self.credentials.refused(password)
+        text = " ".join(str(refusals[-1]).split())
+        raise Unconfirmed(f"the server refuses the password of {self.credentials.name}: {text}") from refusals[-1]
 
     def put_back(self, link: SQLLink) -> None:
         """Keep the connection for the next call, or end it."""

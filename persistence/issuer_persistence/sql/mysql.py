@@ -11,10 +11,10 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
-from issuer_persistence.facts import StoreSetting
+from issuer_persistence.facts import BEHIND, LOST, READS_ONLY, TORN, StoreSetting
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
+from issuer_persistence.sql.store import PASSING, NoTables, SQLStore
 from issuer_persistence.sql.tables import PREFIX, Types
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction
 from issuer_persistence.urls import ENCODE, parameters
@@ -127,7 +127,7 @@ class MySQLStore(SQLStore):
         made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
         return made
 
-    def connect(self, left: float) -> SQLLink:
+    def connect(self, left: float, user: str = "", password: str = "") -> SQLLink:
         address, _ = parameters(self._address)
         parts = urlsplit(address)
         place, deadline = (parts.hostname or "localhost", parts.port or 3306), CallDeadline(left)
@@ -139,8 +139,9 @@ class MySQLStore(SQLStore):
                 raise Misconfigured(f"{self.url}: this is a PostgreSQL server: correct the port, or the URL's scheme")
             connection: Any = pymysql.connect(
                 host=place[0],
-                user=unquote(parts.username or "") or None,
-                password=unquote_to_bytes(parts.password or ""),  # PyMySQL would encode a text as Latin-1
+                user=user or unquote(parts.username or "") or None,
+                # PyMySQL would encode a text as Latin-1.
+                password=password.encode() or unquote_to_bytes(parts.password or ""),
                 database=unquote(parts.path.strip("/")),
                 charset="utf8mb4",
                 defer_connect=True,

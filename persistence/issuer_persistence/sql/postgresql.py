@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from math import ceil
+from typing import Any
 
 from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
-from issuer_persistence.facts import StoreSetting
+from issuer_persistence.facts import BEHIND, LOST, READS_ONLY, TORN, StoreSetting
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import fresh_version, now_ms
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
+from issuer_persistence.sql.store import PASSING, NoTables, SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, PREFIX, TAG_COLUMNS, Statements, Types
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record
 
@@ -86,9 +87,11 @@ class PostgreSQLStore(SQLStore):
             return "a parameter is unknown to libpq, or its value is invalid"
         return ""
 
-    def connect(self, left: float) -> SQLLink:
+    def connect(self, left: float, user: str = "", password: str = "") -> SQLLink:
+        login: dict[str, Any] = {name: each for name, each in (("user", user), ("password", password)) if each}
         connection = psycopg.connect(
             self._address,
+            **login,
             autocommit=True,
             # With several hosts, each has so much time: a URL may give them less.
             connect_timeout=min(ceil(left), timeout_from_conninfo(conninfo_to_dict(self._address))),

@@ -14,8 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from typing import Any, ClassVar, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
+from issuer_persistence.credentials import Credentials
 from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
@@ -33,13 +35,6 @@ _NO_ROWS: list[tuple[Any, ...]] = []
 
 #: A change is repeated after a conflict. The wait includes a random time of up to this many seconds.
 PAUSE = 0.02
-
-
-#: What a setting of the server makes possible, for the doctor.
-LOST = "A power cut or a crash of the machine loses commits that were confirmed. Then a segment is reserved twice."
-TORN = "A power cut can damage a page of the tables."
-READS_ONLY = "The server accepts no writes, so nothing can be reserved."
-BEHIND = "A replica that takes over may lack commits that were confirmed. Then a segment is reserved twice."
 
 
 #: Classes of SQLSTATE for errors that may end by themselves: connection, state of a transaction, rollback, resources,
@@ -89,6 +84,13 @@ class SQLStore(TransactionalStore):
             raise Misconfigured(f"{mask(url)}: {wrong}")
         return cls(plain, prefix=prefix)
 
+    @classmethod
+    def open_with(cls, url: str, credentials: Credentials) -> SQLStore:
+        store = cls.open(url)
+        credentials.forbid(urlsplit(url).password or parameters(url)[1].get("password"), store.url)
+        store._links.credentials = credentials  # noqa: SLF001 - an object of this class
+        return store
+
     @property
     def url(self) -> str:
         """The URL without secrets."""
@@ -102,8 +104,8 @@ class SQLStore(TransactionalStore):
         """Return what is wrong with the host, the database or a parameter in a URL, without secrets. "" if nothing."""
 
     @abstractmethod
-    def connect(self, left: float) -> SQLLink:
-        """Open a connection within `left` seconds."""
+    def connect(self, left: float, user: str = "", password: str = "") -> SQLLink:
+        """Open a connection within `left` seconds. Without `user` or `password`, those of the URL are used."""
 
     @abstractmethod
     def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
