@@ -1,0 +1,155 @@
+"""Where a password that expires comes from: a function, or a command whose output is kept."""
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from issuer_persistence import credentials
+from issuer_persistence.credentials import CommandCredentials, Credentials
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
+from tests.refusals import refused
+
+#: Nobody waits so long here.
+LONG = 60.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which the test sets."""
+    now = [1000.0]
+    monkeypatch.setattr(credentials, "monotonic", lambda: now[0])
+    return now
+
+
+class Printing:
+    """A command that prints the content of a file, and counts its runs."""
+
+    def __init__(self, folder: Path, content: str = "one\n") -> None:
+        self.file, self._runs = folder / "password", folder / "runs"
+        self.file.write_text(content)
+        self._runs.write_text("")
+        program = f"echo >> {self._runs}; cat {self.file}"
+        self.credentials = CommandCredentials("store_password_command", ["sh", "-c", program])
+
+    @property
+    def runs(self) -> int:
+        return len(self._runs.read_text())
+
+    def get(self) -> str:
+        user, password = self.credentials.get(LONG)
+        assert user == ""
+        return password
+
+
+@pytest.fixture
+def printing(tmp_path: Path) -> Printing:
+    return Printing(tmp_path)
+
+
+def test_a_function_returns_a_password_or_a_pair_and_nothing_else() -> None:
+    assert Credentials("x", lambda: "p").get(LONG) == ("", "p")
+    assert Credentials("x", lambda: ("u", "p")).get(LONG) == ("u", "p")
+    for wrong in ("", None, 5, b"p", ("u",), ("u", ""), ("u", b"p"), ["u", "p", "q"]):
+        error = refused(Misconfigured, "x: return a password, or a pair", Credentials("x", lambda: wrong).get, LONG)  # noqa: B023
+        assert "'p'" not in str(error)
+
+    def fails() -> str:
+        raise KeyError("token")
+
+    raised = refused(Unconfirmed, "x: the function raised KeyError", Credentials("x", fails).get, LONG)
+    assert isinstance(raised.__cause__, KeyError)
+
+
+def test_the_output_is_kept_for_five_minutes(printing: Printing, clock: list[float]) -> None:
+    assert [printing.get() for _ in range(3)] == ["one"] * 3
+    printing.file.write_text("two")
+    clock[0] += credentials.KEPT - 1
+    assert (printing.get(), printing.runs) == ("one", 1)
+    clock[0] += 1
+    assert (printing.get(), printing.runs) == ("two", 2)
+
+
+def test_a_refused_password_is_asked_for_anew_by_one_of_many(printing: Printing) -> None:
+    assert printing.get() == "one"
+    printing.file.write_text("two")
+
+    def connect(_: int) -> str:
+        printing.credentials.refused("one")
+        return printing.get()
+
+    with ThreadPoolExecutor(32) as threads:
+        assert {*threads.map(connect, range(200))} == {"two"}
+    assert printing.runs == 2
+
+
+def test_a_command_that_repeats_a_refused_password_runs_once_a_second(printing: Printing, clock: list[float]) -> None:
+    for seconds in range(5):
+        for _ in range(10):
+            assert printing.get() == "one"
+            printing.credentials.refused("one")
+        assert printing.runs == seconds + 2
+        clock[0] += credentials.AGAIN
+    printing.file.write_text("two")
+    assert printing.get() == "two"
+    printing.file.write_text("three")
+    printing.credentials.refused("two")
+    assert printing.get() == "three"  # a password that is new is asked for at once
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "text"),
+    [
+        (["sh", "-c", "echo hunter2; echo hunter2 >&2; exit 3"], Unconfirmed, "'sh' has ended with exit status 3"),
+        (["sh", "-c", "echo hunter2; kill -9 $$"], Unconfirmed, "exit status -9"),
+        (["/no/such/program", "hunter2"], Misconfigured, "cannot be started: No such file"),
+        (["true", "hunter2"], Misconfigured, "must print the password, as one line"),
+        (["printf", "hunter2\nhunter2"], Misconfigured, "must print the password, as one line"),
+        (["printf", r"\377hunter2\0"], Misconfigured, "must print the password, as one line"),
+    ],
+)
+def test_a_failure_is_kept_for_a_second_and_does_not_show_what_was_printed(
+    words: list[str], kind: type[StoreError], text: str, clock: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = CommandCredentials("redis_password_command", words)
+    for _ in range(3):
+        error = refused(kind, f"redis_password_command: .*{text}", made.get, LONG)
+        assert "hunter2" not in f"{error} {error!r} {error.__context__!r} {made!r}"
+    assert capfd.readouterr() == ("", "")
+    made._words = ["echo", "right"]
+    refused(kind, text, made.get, LONG)
+    clock[0] += credentials.AGAIN
+    assert made.get(LONG) == ("", "right")
+
+
+def test_a_password_may_have_blanks_and_letters_of_any_language(tmp_path: Path) -> None:
+    assert Printing(tmp_path, " a b  ü\r\n").get() == " a b  ü"
+
+
+def test_a_command_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "LONGEST", 0.2)
+    file = tmp_path / "pid"
+    made = CommandCredentials("x", ["sh", "-c", f"echo $$ > {file}; echo hunter2; sleep 600; echo"])
+    error = refused(Unconfirmed, "'sh' has not ended within 0.2 s", made.get, LONG)
+    assert "hunter2" not in f"{error!r} {error.__context__!r}"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text() or 2**22 + 1), 0)
+
+
+def test_a_deadline_ends_the_wait_but_not_the_command(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    made = CommandCredentials("x", ["cat", str(gate)])
+    for _ in range(3):
+        refused(Unconfirmed, "'cat' has not ended yet", made.get, 0.05)
+    gate.write_text("late")
+    assert made.get(LONG) == ("", "late")
+
+
+def test_no_shell_reads_the_words() -> None:
+    program: Callable[..., CommandCredentials] = CommandCredentials
+    words = [sys.executable, "-S", "-c", "import sys; print(*sys.argv[1:])", "$HOME;", "*"]
+    assert program("x", words).get(LONG) == ("", "$HOME; *")
