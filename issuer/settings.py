@@ -290,13 +290,13 @@ class Settings:
         "`sqlite:///path`, or `memory://` for tests. If a MongoDB URL has no database, the issuer uses the database "
         "`issuer`",
         unset="`sqlite:///$XDG_DATA_HOME/issuer/issuer.db`", connect=True, command="issuer")
+    prefix: str = _setting("issuer", SettingType(_prefix, "TEXT"),
+        "First part of all Redis keys. It must consist of printable characters, without braces",
+        connect=True, command="issuer")
     redis_password_command: str = _setting("", _COMMAND,
         "Program that prints the password of Redis, with its arguments, for passwords that expire. No shell is used. "
         "`redis_url` must have no password")
     store_password_command: str = _setting("", _COMMAND, "The same for the store, and `store_url`")
-    prefix: str = _setting("issuer", SettingType(_prefix, "TEXT"),
-        "First part of all Redis keys. It must consist of printable characters, without braces",
-        connect=True, command="issuer")
     timeout: float = _setting(5.0, _seconds(zero=True),
         "Longest time that a call may wait, in seconds, 0 or more. With 0, a call gets only numbers that are in the "
         "memory of its process", connect=True, command="issuer")

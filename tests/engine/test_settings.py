@@ -359,7 +359,7 @@ def test_absolute_paths_and_those_of_variables_stay_as_they_are(tmp_path: Path) 
 
 
 def test_an_argument_that_has_the_name_of_a_setting_is_that_setting_in_both_faces() -> None:
-    others = {"plugins", "instance", "scheduler", "config"}
+    others = {"redis_credentials", "store_credentials", "plugins", "instance", "scheduler", "config"}
     wanted = {each.argument for each in DEFINITIONS.values() if each.connect} | others
     blocking, awaited = (inspect.signature(face).parameters for face in (issuer.connect, issuer.aconnect))
     assert blocking.keys() == wanted

@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pymongo.errors import InvalidOperation, ServerSelectionTimeoutError
 
 from issuer_persistence import credentials
 from issuer_persistence.credentials import CommandCredentials, Credentials
 from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.mongodb.clients import Clients
 from tests.refusals import refused
+from tests.servers.ports import LOOPBACK
 
 #: Nobody waits so long here.
 LONG = 60.0
@@ -153,3 +156,25 @@ def test_no_shell_reads_the_words() -> None:
     program: Callable[..., CommandCredentials] = CommandCredentials
     words = [sys.executable, "-S", "-c", "import sys; print(*sys.argv[1:])", "$HOME;", "*"]
     assert program("x", words).get(LONG) == ("", "$HOME; *")
+
+
+def test_a_client_with_an_old_password_is_closed_when_its_last_call_ends() -> None:
+    made = Clients(
+        None, f"mongodb://u@{LOOPBACK}:1/ids", {"serverselectiontimeoutms": 1}, Credentials("x", lambda: "p")
+    )
+    old = [made.enter(LONG), made.enter(LONG)]
+    assert old[0] is old[1]
+    assert made.refused(old[0])
+    new = made.enter(LONG)
+    assert new is not old[0]
+    assert made.refused(old[1])  # of two calls that were refused with the same password, one makes a new client
+    assert made.enter(LONG) is new
+    made.leave(old[0])
+    refused(ServerSelectionTimeoutError, "", old[1].command, "ping")
+    made.leave(old[1])
+    refused(InvalidOperation, "after close", old[1].command, "ping")
+    for _ in range(2):
+        made.leave(new)
+    refused(ServerSelectionTimeoutError, "", new.command, "ping")
+    made.close()
+    refused(InvalidOperation, "after close", new.command, "ping")

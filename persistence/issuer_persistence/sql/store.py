@@ -88,8 +88,12 @@ class SQLStore(TransactionalStore):
     def open_with(cls, url: str, credentials: Credentials) -> SQLStore:
         store = cls.open(url)
         credentials.forbid(urlsplit(url).password or parameters(url)[1].get("password"), store.url)
-        store._links.credentials = credentials  # noqa: SLF001 - an object of this class
+        store.log_in_with(credentials)
         return store
+
+    def log_in_with(self, credentials: Credentials) -> None:
+        """Use these credentials for each new connection."""
+        self._links.credentials = credentials
 
     @property
     def url(self) -> str:
