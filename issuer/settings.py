@@ -105,6 +105,18 @@ def _url_or_none(url: Any) -> Any:
     return "none" if isinstance(url, str) and url.strip().lower() == "none" else _url(url)
 
 
+def _addresses(pairs: object) -> dict[str, str]:
+    """Return the addresses to connect to, by the addresses that servers report. Raises ConfigurationError."""
+    if isinstance(pairs, str):
+        pairs = dict(pair.partition("=")[::2] for pair in pairs.split(",") if pair)
+    if not isinstance(pairs, Mapping):
+        raise ConfigurationError('must be "10.0.0.5:6379=127.0.0.1:7001,..." or a table')
+    found = {_address(each): _address(to) for each, to in pairs.items()}
+    if "" in (*found, *found.values()):
+        raise ConfigurationError("each address must be HOST:PORT")
+    return found
+
+
 def _command(line: object) -> str:
     """Return the command line. Raises ConfigurationError if invalid; its message has no part of it."""
     try:
@@ -297,6 +309,10 @@ class Settings:
         "Program that prints the password of Redis, with its arguments, for passwords that expire. No shell is used. "
         "`redis_url` must have no password")
     store_password_command: str = _setting("", _COMMAND, "The same for the store, and `store_url`")
+    redis_address_map: Mapping[str, str] = _setting({}, SettingType(_addresses, "PAIRS"),
+        "Addresses of Redis servers that this process cannot reach, each with the address to connect to instead. For a "
+        "Cluster or Sentinels that report internal addresses, as behind NAT: `10.0.0.5:6379=127.0.0.1:7001,...` as a "
+        'text, or the table `{"10.0.0.5:6379" = "127.0.0.1:7001"}` in a file', connect=True)
     timeout: float = _setting(5.0, _seconds(zero=True),
         "Longest time that a call may wait, in seconds, 0 or more. With 0, a call gets only numbers that are in the "
         "memory of its process", connect=True, command="issuer")

@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from issuer.api.blocking import Issuer
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
+    from issuer.drivers.servers import Target
     from issuer.plugins.contract import AsyncPlugin, Plugin
 
     #: A function that is called with an issuer. From then on, the issuer's events are counted for the metrics.
@@ -61,6 +63,7 @@ def connect(
     redis_credentials: Callable[[], str | tuple[str, str]] | None = None,
     store_credentials: Callable[[], str | tuple[str, str]] | None = None,
     prefix: str | None = None,
+    redis_address_map: Mapping[str, str] | None = None,
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
@@ -93,6 +96,8 @@ def connect(
             password. Default: the setting `redis_password_command`.
         store_credentials: The same for the store, with a URL. Default: the setting `store_password_command`.
         prefix: Start of all Redis keys: printable characters without braces.
+        redis_address_map: Addresses that a Cluster or Sentinels report and this process cannot reach, as behind NAT,
+            each with the address to connect to instead: {"10.0.0.5:6379": "127.0.0.1:7001"}.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
         redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
@@ -127,6 +132,7 @@ def aconnect(
     redis_credentials: Callable[[], str | tuple[str, str]] | None = None,
     store_credentials: Callable[[], str | tuple[str, str]] | None = None,
     prefix: str | None = None,
+    redis_address_map: Mapping[str, str] | None = None,
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
@@ -161,6 +167,8 @@ def aconnect(
             password. Default: the setting `redis_password_command`.
         store_credentials: The same for the store, with a URL. Default: the setting `store_password_command`.
         prefix: Start of all Redis keys: printable characters without braces.
+        redis_address_map: Addresses that a Cluster or Sentinels report and this process cannot reach, as behind NAT,
+            each with the address to connect to instead: {"10.0.0.5:6379": "127.0.0.1:7001"}.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
         redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
@@ -236,13 +244,13 @@ def _parts(
     arguments: Mapping[str, Any],
     environ: Mapping[str, str],
     *,
-    connections: Callable[[object, float, int, Credentials | None], T | None],
+    connections: Callable[[Settings, Credentials | None], T | None],
     tasks: bool,
 ) -> tuple[IssuerConfig, T | None, Measure | None]:
     """Return the configuration, the connections (None: no Redis) and the metrics (None: turned off).
 
-    Invalid settings are reported before a store is opened. `connections` gets a URL or client, a timeout in seconds,
-    the maximum number of connections, and the credentials. `tasks`: whether tasks of an event loop use the issuer.
+    Invalid settings are reported before a store is opened. `connections` gets the settings, and the credentials for
+    Redis. `tasks`: whether tasks of an event loop use the issuer.
     """
     instance = arguments["instance"]
     if instance is not None and not isinstance(instance, Instance):
@@ -265,7 +273,7 @@ def _parts(
     store = _store(settings, logins["store"])
     own_store = not isinstance(settings.store_url, Store)
     try:
-        to_redis = connections(settings.redis_url, settings.redis_timeout, settings.redis_connections, logins["redis"])
+        to_redis = connections(settings, logins["redis"])
     except ConfigurationError:
         if own_store:
             store.close()
@@ -395,7 +403,13 @@ def _store(settings: Settings, credentials: Credentials | None) -> Store:
     return Journalled(store, settings.journal)
 
 
-def _redis(named: object, timeout: float, most: int, credentials: Credentials | None) -> Connections | None:
+def _connections(kind: type[T], target: Target, settings: Settings) -> T:
+    known = replace(target, addresses=settings.redis_address_map)
+    return kind(known, settings.redis_timeout, settings.redis_connections)
+
+
+def _redis(settings: Settings, credentials: Credentials | None) -> Connections | None:
+    named = settings.redis_url
     if named == "none":
         return None
     with no_fork():
@@ -406,13 +420,16 @@ def _redis(named: object, timeout: float, most: int, credentials: Credentials | 
 
     if isinstance(named, str):
         target = from_url(named, mask(named), Connections.pool_class)
-        return Connections(target if credentials is None else target.logging_in(credentials), timeout, most)
-    if isinstance(named, redis_py.Redis):
-        return Connections(from_client(named), timeout, most)
-    raise ConfigurationError(f"redis must be a URL, 'none' or a redis-py client, not {type(named).__name__}")
+        target = target if credentials is None else target.logging_in(credentials)
+    elif isinstance(named, redis_py.Redis):
+        target = from_client(named)
+    else:
+        raise ConfigurationError(f"redis must be a URL, 'none' or a redis-py client, not {type(named).__name__}")
+    return _connections(Connections, target, settings)
 
 
-def _async_redis(named: object, timeout: float, most: int, credentials: Credentials | None) -> AsyncConnections | None:
+def _async_redis(settings: Settings, credentials: Credentials | None) -> AsyncConnections | None:
+    named = settings.redis_url
     if named == "none":
         return None
     with no_fork():
@@ -423,7 +440,9 @@ def _async_redis(named: object, timeout: float, most: int, credentials: Credenti
 
     if isinstance(named, str):
         target = from_url(named, mask(named), AsyncConnections.pool_class)
-        return AsyncConnections(target if credentials is None else target.logging_in(credentials), timeout, most)
-    if isinstance(named, redis_py.asyncio.Redis):
-        return AsyncConnections(from_client(named), timeout, most)
-    raise ConfigurationError(f"redis must be a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")
+        target = target if credentials is None else target.logging_in(credentials)
+    elif isinstance(named, redis_py.asyncio.Redis):
+        target = from_client(named)
+    else:
+        raise ConfigurationError(f"redis must be a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")
+    return _connections(AsyncConnections, target, settings)

@@ -28,7 +28,7 @@ from issuer.drivers.credentials import Provider
 from issuer.drivers.inherited import AnyLink
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
-from issuer.settings import REDIS_CONNECTIONS
+from issuer.settings import REDIS_CONNECTIONS, host_and_port
 from issuer_persistence.credentials import Credentials
 from issuer_persistence.urls import ENCODE, flaw
 
@@ -77,12 +77,14 @@ class Target:
         route: Makes a new topology.
         data: Class and settings of a connection to Redis.
         sentinel: Class and settings of a connection to a Sentinel. None if there are no Sentinels.
+        addresses: Where to connect to instead of an address that a server reports, each as HOST:PORT.
     """
 
     name: str
     route: Callable[[], Topology]
     data: Recipe
     sentinel: Recipe | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     def recipe(self, address: Address, retry: Any = None, base: type | None = None) -> Recipe:
         """Return the class and the settings of a connection to the server.
@@ -92,7 +94,12 @@ class Target:
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
         if address.host is not None and "path" in recipe.settings:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
-        place = {"host": address.host, "port": address.port} if address.host is not None else {}
+        place: dict[str, Any] = {}
+        if address.host is not None:
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            mapped = self.addresses.get(f"{host}:{address.port}")
+            at = (address.host, address.port) if mapped is None else host_and_port(mapped)
+            place = dict(zip(("host", "port"), at, strict=True))
         kind = recipe.kind if base is None else _with_base(recipe.kind, base)
         quiet = {_MAINTENANCE: _IGNORED} if _MAINTENANCE in recipe.settings else {}
         # If a signal handler raises an exception while hiredis packs a command, hiredis crashes the interpreter (seen).

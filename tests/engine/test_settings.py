@@ -34,7 +34,7 @@ OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "compat_prefix": ("/argument", "/environment/a", "/file"),
     "log_format": ("json", "json", "json"),
 }
-ALL = [name for name in DEFINITIONS if name != "keys"]
+ALL = [name for name in DEFINITIONS if name not in {"keys", "redis_address_map"}]
 NUMBERS = ("port_number", "machine", "rack")
 TIMES = ("timeout", "store_timeout", "redis_timeout")
 DURATIONS = (*TIMES, "drain_delay", "longest_ttl", "compat_timeout")
@@ -92,6 +92,16 @@ def test_keys_are_named_secrets_as_a_text_or_a_table(folder: Path) -> None:
     for keys in ({"": b"x"}, {"k": b""}, {"k": 5}, ["k"]):
         error = refused(ConfigurationError, "key", load, {"keys": keys}, environ=_environ(folder))
         assert "one" not in str(error)
+
+
+def test_addresses_are_a_text_or_a_table(folder: Path) -> None:
+    addresses = {"10.0.0.5:6379": "127.0.0.1:7001", "[::2]:1": "ids.example.com:2"}
+    environ = _environ(folder, ISSUER_REDIS_ADDRESS_MAP=",".join(f"{each}={to}" for each, to in addresses.items()))
+    assert load(environ=environ).redis_address_map == addresses
+    (folder / "issuer.toml").write_text('[redis_address_map]\n"10.0.0.5:6379" = "127.0.0.1:7001"\n')
+    assert load(environ=_environ(folder)).redis_address_map == {"10.0.0.5:6379": "127.0.0.1:7001"}
+    for wrong in ("10.0.0.5=127.0.0.1:1", "h:1", {"h:1": 5}, {"h:1": "none"}, ["h:1"], 5):
+        refused(ConfigurationError, "redis_address_map", load, {"redis_address_map": wrong}, environ={})
 
 
 @pytest.mark.parametrize("name", ALL)

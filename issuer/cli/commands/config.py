@@ -60,7 +60,7 @@ def _masked(name: str, value: object) -> object:
     if value in ("", -1):
         return None
     if isinstance(value, dict):
-        return sorted(value)
+        return sorted(value) if name == "keys" else [f"{each}={to}" for each, to in value.items()]
     if name.endswith("_command"):  # an argument may be a secret
         program, *arguments = shlex.split(str(value))
         return f"{program} ***" if arguments else program

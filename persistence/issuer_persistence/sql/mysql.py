@@ -42,6 +42,9 @@ _TLS = {"ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"}
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _ACKNOWLEDGED = {f"Rpl_semi_sync_{role}_{what}" for role in ("master", "source") for what in ("status", "no_tx")}
 
+#: Whether the server accepts no writes. The second one is that of a reader of Amazon Aurora.
+_READ_ONLY = ("read_only", "innodb_read_only")
+
 #: How long a statement waits for a lock before the transaction is run again, in seconds.
 _LOCK_WAIT = 5
 
@@ -89,6 +92,8 @@ class MySQLStore(SQLStore):
 
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
         super().__init__(url, prefix=prefix)
+        #: Index of the host in the URL that the last connection has reached.
+        self._at = 0
         # A locking read shows the newest rows. Others show the rows of the transaction's first read.
         self.statements.taken += " LOCK IN SHARE MODE"
 
@@ -96,17 +101,14 @@ class MySQLStore(SQLStore):
     def flaw(cls, url: str) -> str:
         """See `SQLStore.flaw`. The parameters are `ssl_ca` and the other TLS options of PyMySQL."""
         address, options = parameters(url)
-        host = f"it must have one host, and a port of 0 to 65535; {ENCODE}"
         try:
-            parts = urlsplit(address)
-            if parts.port is None and "," in (parts.hostname or ""):
-                return host
+            _places(address)
         except ValueError:  # its text may show a part of the password
-            return host
+            return f"each of its hosts must have a name, and a port of 0 to 65535; {ENCODE}"
         if unknown := options.keys() - _TLS - cls.parameters:
             known = ", ".join(sorted(_TLS | cls.parameters))
             return f"unknown parameter {min(unknown)}; known: prefix, {known}"
-        return "" if parts.path.strip("/") else "the name of the database is missing"
+        return "" if urlsplit(address).path.strip("/") else "the name of the database is missing"
 
     @cached_property
     def _tls(self) -> dict[str, Any]:
@@ -128,9 +130,26 @@ class MySQLStore(SQLStore):
         return made
 
     def connect(self, left: float, user: str = "", password: str = "") -> SQLLink:
-        address, _ = parameters(self._address)
-        parts = urlsplit(address)
-        place, deadline = (parts.hostname or "localhost", parts.port or 3306), CallDeadline(left)
+        """See `SQLStore.connect`. Of several hosts, those that are away or read-only are passed over.
+
+        The host of the last connection comes first.
+        """
+        places, deadline, first = _places(parameters(self._address)[0]), CallDeadline(left), self._at
+        hosts = len(places)  # that have not been tried
+        while True:
+            at = (first - hosts) % len(places)
+            try:
+                link = self._connected(places, at, deadline.left() / hosts, user, password)
+            except Exception as error:
+                hosts -= 1
+                if not hosts or not isinstance(self.known(error) or error, Unconfirmed):
+                    raise
+            else:
+                self._at = at
+                return link
+
+    def _connected(self, places: list[tuple[str, int]], at: int, left: float, user: str, password: str) -> SQLLink:
+        parts, place, deadline = urlsplit(parameters(self._address)[0]), places[at], CallDeadline(left)
         # The socket is ours, so that it can be shut down at a deadline.
         with ExitStack() as on_failure:
             opened = socket.create_connection(place, timeout=left)
@@ -160,8 +179,12 @@ class MySQLStore(SQLStore):
                 except RuntimeError as error:  # the login needs a package that is not installed
                     raise Misconfigured(f"{self.url}: {error}") from error
                 link.cursor.execute(_ISOLATION)
-                link.cursor.execute("SHOW GLOBAL VARIABLES WHERE variable_name IN (%s, %s)", _SEMI_SYNC)
-                if ("ON",) in [row[1:] for row in link.cursor.fetchall()]:
+                names = (*_SEMI_SYNC, *_READ_ONLY)
+                link.cursor.execute("SHOW GLOBAL VARIABLES WHERE variable_name IN (%s, %s, %s, %s)", names)
+                found = dict(link.cursor.fetchall())
+                if len(places) > 1 and {found.get(name, "OFF") for name in _READ_ONLY} != {"OFF"}:
+                    raise Unconfirmed(f"{self.url}: {place[0]}:{place[1]} is read-only")
+                if "ON" in {found.get(name) for name in _SEMI_SYNC}:
                     link.acknowledged = _acknowledged(link.cursor)
             on_failure.pop_all()
         return link
@@ -262,6 +285,15 @@ class MySQLStore(SQLStore):
             found.append(_setting("sync_binlog", sync, "1", LOST))
             found.append(_semi_synchronous(transaction))
         return found
+
+
+def _places(address: str) -> list[tuple[str, int]]:
+    """Return the host and port of each host in a URL without parameters. Raises ValueError."""
+    hosts = urlsplit(address).netloc.rpartition("@")[2].split(",")
+    if len(hosts) > 1 and "" in hosts:
+        raise ValueError("a host has no name")
+    parts = [urlsplit(f"//{each}") for each in hosts]
+    return [(each.hostname or "localhost", each.port or 3306) for each in parts]
 
 
 def _is_postgresql(opened: socket.socket, place: tuple[str, int], wait: float) -> bool:

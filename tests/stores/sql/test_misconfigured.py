@@ -187,12 +187,12 @@ def test_a_password_is_sent_as_it_is_encoded_in_the_url(mariadb: Database) -> No
         ("postgresql://tester@{host}/postgres?prefix=Ab_", "mysql://tester@{host}/issuer?prefix=Ab_", "lower-case"),
         ("postgresql://t:sec/ret@{host}/postgres", "mysql://tester@{host}/", "form|name of the database"),
         ("postgresql://t:secret@localhost:99999/d", "mysql://t:secret@localhost:99999/d", "port"),
-        ("postgresql://t:secret@{host}/d?connect_timeout=abc", "mysql://t:secret[@{host}/issuer", "value|one host"),
-        ("postgresql://t:secret@{host}/d?port=abc", "mysql://t:secret@{host},{host}/issuer", "port|one host"),
+        ("postgresql://t:secret@{host}/d?connect_timeout=abc", "mysql://t:secret[@{host}/issuer", "value|a name"),
+        ("postgresql://t:secret@{host}/d?port=abc", "mysql://t:secret@{host},/issuer", "port|a name"),
         (
             "postgresql://tester@{host}/postgres?options=-c%20search_path%3Dnowhere",
-            "mysql://t:secret@h,i/issuer",
-            "no schema|one host",
+            "mysql://t:secret@h,i:99999/issuer",
+            "no schema|a port",
         ),
     ],
 )
