@@ -22,7 +22,8 @@ import click
 from tests.proofs.mutate.mutations import REPOSITORY, Mutation, mutations
 
 _FOUND, _PASSED = 1, 0
-_FAILED = re.compile(r"^FAILED (\S.*?)(?: - .*)?$", re.MULTILINE)
+#: A test whose fixture finds the harm is an error.
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
 def copied(to: Path) -> Path:
