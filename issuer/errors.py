@@ -432,3 +432,18 @@ def brief(value: object) -> str:
     An attribute of the error contains the full value.
     """
     return _BRIEF.repr(value)
+
+
+def restored(code: str, message: str, values: Mapping[str, object]) -> IssuerError:
+    """Return the error that a server has raised. If its code is not known here, it is an IssuerError.
+
+    `message`: what is wrong and what to do. `values`: the attributes of the error, by name.
+    """
+    kinds, kind = [IssuerError], IssuerError
+    while kinds:
+        each = kinds.pop()
+        kinds += each.__subclasses__()
+        kind = each if each.code == code else kind
+    error = kind.__new__(kind, message)
+    vars(error).update({"tag": None, **values, "_advice": ""})
+    return error

@@ -19,6 +19,7 @@ from issuer.errors import (
     StoreUnavailable,
     TagExists,
     UnknownTag,
+    restored,
 )
 from issuer.gateway.tag_scripts import Drawn, DrawnOnce, Floored, GivenBack, Leased, Loaded, Opened
 from issuer_persistence import errors as store_errors
@@ -54,6 +55,8 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
             )
         case store_errors.Damaged():
             return JournalDamaged(str(error), tag=tag, path=error.path, line=error.line)
+        case store_errors.NotAllowed():
+            return restored("forbidden", str(error), {"tag": tag, "caller": error.caller, "scope": error.scope})
         case store_errors.Misconfigured():
             return ConfigurationError(f"store: {error}", tag=tag)
         case store_errors.Full():

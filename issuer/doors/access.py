@@ -68,7 +68,13 @@ class Caller:
         """
         if self._bucket is not None:
             self.count()
-        self._allow(scope, tag)
+        self.check(scope, tag)
+
+    def need_scope(self, scope: Scope) -> None:
+        """Count one request, and check that the caller has the scope for some tag. Raises as `need`."""
+        self.count()
+        if scope not in self._scopes:
+            self.check(scope)
 
     def count(self) -> None:
         """Count one request of the token, which needs no scope. Raises TooManyRequests."""
@@ -78,7 +84,7 @@ class Caller:
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
         """Count and check n requests, as `need` does. Return how many are allowed, and the error for the others."""
         granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
-        self._allow(scope, tag)
+        self.check(scope, tag)
         return granted, None if granted == n else self._used_up(wait)
 
     def spend(self, n: int, tag: str) -> None:
@@ -99,7 +105,8 @@ class Caller:
     def _used_up(self, wait: float) -> TooManyRequests:
         return TooManyRequests(f"token {self.name!r} has used up its rate", retry_after=wait)
 
-    def _allow(self, scope: Scope | Sequence[Scope], tag: str | None) -> None:
+    def check(self, scope: Scope | Sequence[Scope], tag: str | None = None) -> None:
+        """Check as `need` does. No request is counted."""
         if not self.may(scope, tag):
             raise Forbidden(
                 self.name, scope=scope if isinstance(scope, str) else " or ".join(scope), tag=tag, scopes=self._scopes

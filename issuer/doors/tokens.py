@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, get_args
 
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 
-Scope = Literal["read", "issue", "admin"]
+Scope = Literal["read", "issue", "reserve", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 #: Prefix of every token. Secret scanners can find tokens in a repository by this prefix.

@@ -49,6 +49,19 @@ class Misconfigured(StoreError):
     """The store cannot be used, because it is configured wrongly. The message describes what to change."""
 
 
+class NotAllowed(StoreError):
+    """The token of a remote store does not allow the call. Nothing was changed.
+
+    Attributes:
+        caller: Name of the token.
+        scope: Scope that the call requires.
+    """
+
+    def __init__(self, message: str, caller: str, scope: str) -> None:
+        super().__init__(message)
+        self.caller, self.scope = caller, scope
+
+
 class Corrupt(StoreError):
     """A record has content that no version of this program writes. The record was not changed.
 

@@ -110,11 +110,13 @@ class Purpose:
         reason: One word, such as "load".
         application: Label of the service. Only the first 100 characters are kept, and invalid characters are replaced.
         born: Id of the tag's hash in Redis into which the segment will be loaded. "" if the segment is not for Redis.
+        id: Id of the ledger entry. "" means a new one.
     """
 
     reason: str
     application: str = ""
     born: str = ""
+    id: str = ""
 
     def __post_init__(self) -> None:
         label = self.application[:APPLICATION_MOST].encode(errors="replace").decode()
@@ -123,7 +125,13 @@ class Purpose:
     def entry(self, tag: str, low: int, high: int) -> LedgerEntry:
         """Return the ledger entry for a reservation of the numbers low + 1 .. high."""
         return LedgerEntry(
-            tag=tag, low=low, high=high, reason=self.reason, application=self.application, born=self.born
+            tag=tag,
+            low=low,
+            high=high,
+            reason=self.reason,
+            id=self.id or fresh_version(),
+            application=self.application,
+            born=self.born,
         )
 
 

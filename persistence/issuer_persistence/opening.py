@@ -23,6 +23,8 @@ OURS = {
     "mysql://host/database?layout=leaf": "sql.shared_row:SharedRowStore",
     "sqlite:///relative/path": "sqlite:SQLiteStore",
     "sqlite:////absolute/path": "sqlite:SQLiteStore",
+    "issuer+https://TOKEN@host": "remote:RemoteStore",
+    "issuer+http://TOKEN@host": "remote:RemoteStore",
     "memory://": "memory:MemoryStore",
     "memory://name": "memory:MemoryStore",
 }

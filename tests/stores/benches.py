@@ -21,9 +21,11 @@ from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.records import HIGHEST, TagSettings
+from issuer_persistence.remote import RemoteStore
 from issuer_persistence.sql.transaction import SQLTransaction
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite.store import SQLiteTransaction
+from tests.servers.web import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -274,6 +276,28 @@ class SQLiteBench(Bench):
         return str(entry["id"])
 
 
+class RemoteBench(SQLiteBench):
+    """A store over HTTP, whose server has its tags in an SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        self._served = WebServer(f"sqlite:///{path}")
+        super().__init__(path)
+        self.url = self.store.url
+
+    def make(self) -> Any:
+        return RemoteStore.open(self._served.url())
+
+    def restore(self, backup: Any) -> None:
+        self._served.close()
+        super().restore(backup)
+        self._served = WebServer(f"sqlite:///{self.path}")
+        self.store = self.open()
+
+    def close(self) -> None:
+        super().close()
+        self._served.close()
+
+
 class DoubleBench(SQLiteBench):
     """The store of the test double, which keeps its file open."""
 
@@ -413,11 +437,18 @@ class SQLBench(Bench):
 
 
 #: How a test gets an empty store of each kind, given a folder of its own. A bench that needs a server is a fixture.
+#: The tests of the contract that a store over HTTP leaves to the store of its server, and why.
+OF_THE_SERVER = {
+    "test_pruning.py": "the server prunes its own store",
+    "test_a_call_that_is_interrupted_once_it_has_written_keeps_nothing_locked": "the interrupt would be the server's",
+}
+
 BENCHES: dict[str, Callable[[Path], Bench]] = {
     "memory": lambda _: MemoryBench(),
     "sqlite": lambda folder: SQLiteBench(folder / "store.db"),
     "double": lambda folder: DoubleBench(folder / "store.db"),
     "journalled": lambda folder: JournalledBench(folder / "store.db"),
+    "remote": lambda folder: RemoteBench(folder / "store.db"),
 }
 
 #: The kinds that processes can share.

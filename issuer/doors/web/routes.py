@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.tokens import Scope
-from issuer.doors.web import numbers, tags, upkeep
+from issuer.doors.web import numbers, store, tags, upkeep
 from issuer.doors.web.calls import Request
 from issuer.doors.web.fields import KINDS, NUMBER, Members, member
 from issuer.doors.web.replies import Problem, Reply
@@ -190,6 +190,16 @@ ROUTES: Final = (
           query={"tag": member(str, "Name of the tag to check. Default: all tags")}),
     Route("GET", "/v1/doctor", "doctor", "Check Redis, the store, the settings and the tags; list risks and remedies.",
           upkeep.doctor, READ, "Findings"),
+    Route(
+        "POST", "/v1/store", "store",
+        "Use the store of this issuer: for another issuer whose `store` is the URL of this server.",
+        store.store, ("reserve",), "Stored", checked=True,
+        body=_body({
+            "call": member(Literal[store.NAMES], "Name of the call: a method of `issuer.Store`"),
+            "tag": member(str, "Name of the tag. Empty for calls that concern no tag"),
+            "arguments": member(dict[str, Any], "Arguments of the call"),
+        }, ["call"]),
+    ),
     Route("GET", "/livez", "livez", "Liveness probe: 200 while this process runs.", upkeep.alive, (), "Health"),
     Route("GET", "/readyz", "readyz",
           "Readiness probe: 200 until the server begins to stop, then 503. Shows whether Redis and the store answer.",

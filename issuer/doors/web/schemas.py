@@ -140,6 +140,13 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         }
     ),
     "Findings": _shape({"findings": _list("Finding")}),
+    "Stored": _shape(
+        {
+            "result": {"description": "What the call returned"},
+            "error": _shape({"kind": _TEXT, "message": _TEXT, "values": {"type": "object"}}),
+        },
+        [],
+    ),
     "Health": _shape({"status": {"const": "ok"}}),
     "Readiness": _shape(
         {
