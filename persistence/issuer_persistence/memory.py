@@ -96,6 +96,8 @@ class MemoryStore(TransactionalStore, Transaction):
         return record
 
     def enter(self, entry: LedgerEntry) -> None:
+        if entry.id in self._ledger:
+            raise Unconfirmed(f"there is a ledger entry with the id {entry.id}")
         self._ledger[entry.id] = entry
 
     def shorten(self, entry: str, high: int) -> None:

@@ -303,7 +303,7 @@ WRONG = [
     (line(f"sha256:{'0' * 64}", SECRET), "hash must be "),
     (line("0" * 64, "0" * 63), "hash must be "),
     (line("0" * 64, "G" * 64), "hash must be "),
-    (line("issue", SECRET), "scopes must be a list with one or more of read, issue, admin"),
+    (line("issue", SECRET), "scopes must be a list with one or more of read, issue, reserve, admin"),
     (line('"issue"', ""), "scopes must be a list"),
     (line('"issue"', "[]"), "scopes must be a list"),
     (line('["issue"]', '"issue"'), "scopes must be a list"),

@@ -43,7 +43,8 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
         used: Function that returns True if the numbers of a ledger entry were issued, and False if they may be lost.
             The ledger is read from the newest segment on. Only the segments before the first False can make the step
             grow. Otherwise a Redis that loses its data, or a program that crashes again and again, would look like
-            much traffic. None: no segment's numbers were issued, so the step does not grow.
+            much traffic. Segments of other applications, such as other regions, are left out: each has its own Redis.
+            None: no segment's numbers were issued, so the step does not grow.
     """
     auto = record.step_mode == "auto" and (used is not None or record.step != record.min_step)
     if not (auto or record.survive) or record.max >= record.limit:  # such calls can be frequent
@@ -51,8 +52,10 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
     rate = None
     with suppress(StoreError, Unavailable):
         ledger = yield from ask(lambda store, left: store.ledger(record.tag, newest=ENTRIES, timeout=left), PATIENCE)
-        segments = [entry for entry in ledger if entry.reason in ("load", "direct")][:SEGMENTS]
-        surely = [] if used is None else [*takewhile(used, segments)]
+        loads = [entry for entry in ledger if entry.reason in ("load", "direct")]
+        own = {entry.application for entry in loads if used is not None and used(entry)}
+        surely = [] if used is None else [*takewhile(used, (each for each in loads if each.application in own))]
+        segments, surely = loads[:SEGMENTS], surely[:SEGMENTS]
         rate = arithmetic.rate_at_refill(segments, record.refill_at, now_ms())
         if not auto or fitting(record, segments, surely, now_ms()) == record.step:
             return rate

@@ -4,73 +4,98 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import takewhile
+from typing import Annotated, Any, Final
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert
 
 from issuer import __version__
+from issuer.core.scheme_record import periods
 from issuer.core.steps import ask
 from issuer.doors.access import Caller
 from issuer.doors.tokens import Scope
 from issuer.doors.web.calls import Request
-from issuer.doors.web.replies import Problem, Reply, dumped
+from issuer.doors.web.replies import PIECE, Problem, Reply, dumped
 from issuer.doors.web.service import Service
-from issuer.errors import InvalidArgument
+from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.gateway.keys import check_found, check_tag
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import Purpose, Reservation
-from issuer_persistence.records import TagChanges, TagSettings, is_id
-from issuer_persistence.remote.messages import error_sent, sent
-from issuer_persistence.remote.store import PAGE, READS
+from issuer_persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, now_ms
+from issuer_persistence.remote.messages import ERRORS, error_sent, sent
+from issuer_persistence.remote.store import BATCH, PAGE, READS
 
-_Scalar = str | int | float | bool | None
+#: The types of arguments. Other texts and numbers would make the server hold much, or a database raise its own errors.
+_Number = Annotated[int, Meta(ge=0, le=HIGHEST)]
+_Count = Annotated[int, Meta(ge=1, le=HIGHEST)]
+_Text = Annotated[str, Meta(max_length=200)]
+_Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{24}\Z")]
+#: Of a damaged entry, each part may have any type. An object would be an operator of MongoDB.
+_Scalar = Annotated[int, Meta(ge=-HIGHEST, le=HIGHEST)] | _Text | float | bool | None
+_Position = tuple[_Scalar, _Scalar, _Scalar] | None
 
 
 class _Reserve(Struct):
-    reason: str
-    id: str
-    n: int | None = None
-    application: str = ""
-    born: str = ""
-    at_least: int = 0
+    reason: _Text
+    id: _Id
+    n: _Count | None = None
+    application: _Text = ""
+    born: _Text = ""
+    at_least: _Number = 0
     exact: bool = False
     again: bool = False
 
 
 class _HandBack(Struct):
-    entries: list[str]
-    version: str
-    used: int
+    entries: Annotated[list[_Id], Meta(max_length=PAGE)]
+    version: _Text
+    used: _Number
 
 
 class _Configure(Struct):
     settings: dict[str, Any]
-    raise_to: int | None = None
-    seen: str | None = None
+    raise_to: _Number | None = None
+    seen: _Text | None = None
 
 
 class _Page(Struct):
-    count: int
-    after: str | None = None
-    #: Of a damaged entry, each part may have any type. An object would be an operator of MongoDB.
-    beyond: tuple[_Scalar, _Scalar, _Scalar] | None = None
+    count: _Count
+    after: _Text | None = None
+    beyond: _Position = None
     upward: bool = False
+
+
+class _Options(Struct):
+    newest: Annotated[int, Meta(ge=0, le=BATCH)] = 0
+    count: _Count = 1
+    beyond: _Position = None
 
 
 class _Batch(Struct):
     read: str
-    tags: list[str]
-    options: dict[str, Any]
+    tags: Annotated[list[str], Meta(max_length=BATCH)]
+    options: _Options
 
 
-class _Other(Struct):
-    """The arguments of the other calls."""
+class _Ids(Struct):
+    ids: Annotated[list[_Text], Meta(max_length=PAGE)]
 
-    at_least: int = 0
-    below: int | None = None
-    newest: int = 1
-    ids: list[str] = []
-    settings: dict[str, dict[str, Any]] = {}
+
+class _Create(Struct):
+    settings: dict[str, dict[str, Any]]
+
+
+class _Halt(Struct):
+    below: _Number | None = None
+
+
+class _Recover(Struct):
+    at_least: _Number
+
+
+class _Nothing(Struct):
+    """The arguments of a call that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +106,38 @@ class _Call:
     tag: str
     given: Any
     seconds: float
-    caller: Caller
+    request: Request
+
+    @property
+    def caller(self) -> Caller:
+        return self.request.caller
+
+    def owns(self, application: str) -> bool:
+        """Whether a ledger entry with this label is one of the caller's token."""
+        return self.caller.name in ("", application)
+
+    def administer(self) -> None:
+        """Make this the call of an operator. Raise Forbidden if the token does not allow it."""
+        self.request.administers = True
+        self.caller.check("admin", self.tag)
 
 
 def _reserve(call: _Call) -> object:
     said, store, seconds = call.given, call.store, call.seconds
-    if not is_id(said.id):
-        raise InvalidArgument("must have 24 hexadecimal digits", value=said.id, argument="id")
     if said.again:  # the reply to the first request was lost
         record = store.get(call.tag, timeout=seconds)
         for each in [] if record is None else store.entries(call.tag, [said.id], timeout=seconds):
-            if record is not None and _own(call, each.application):
+            if record is not None and call.owns(each.application):
                 return Reservation(record, each.low, each.high, each.id, store.store_id(timeout=seconds))
     purpose = Purpose(said.reason, call.caller.name or said.application, said.born, said.id)
     return store.reserve(call.tag, said.n, purpose=purpose, at_least=said.at_least, exact=said.exact, timeout=seconds)
-
-
-def _own(call: _Call, application: str) -> bool:
-    """Whether a ledger entry with this label is one of the caller's token."""
-    return call.caller.name in ("", application)
 
 
 def _hand_back(call: _Call) -> bool:
     """Return numbers of the caller's own reservations. Its ledger entries say which numbers these are."""
     said, record = call.given, call.store.get(call.tag, timeout=call.seconds)
     entries = call.store.entries(call.tag, said.entries, timeout=call.seconds)
-    if record is None or len(entries) < len(said.entries) or not all(_own(call, each.application) for each in entries):
+    if record is None or len(entries) < len(said.entries) or not all(call.owns(each.application) for each in entries):
         return False
     seen = replace(record, version=said.version)
     held = [Reservation(seen, each.low, each.high, each.id, "") for each in sorted(entries, key=lambda each: each.low)]
@@ -125,83 +156,92 @@ def _tags(call: _Call) -> object:
 
 
 def _configure(call: _Call) -> object:
-    said = call.given
-    if not call.caller.may("admin", call.tag):
-        # A process adapts the step of a tag with `step="auto"`. All other changes are an operator's.
-        record = call.store.get(call.tag, timeout=call.seconds)
-        if said.raise_to is not None or said.settings.keys() != {"step"} or not record or record.step_mode != "auto":
-            call.caller.need("admin", call.tag)
+    said, record = call.given, call.store.get(call.tag, timeout=call.seconds)
+    if record is None or not _adapts(said, record):
+        call.administer()
+    elif said.settings and said.seen is None:  # an operator may set the step meanwhile
+        said.seen = record.version
     changes = TagChanges(raise_to=said.raise_to, seen=said.seen, **said.settings)
     return call.store.configure(call.tag, changes, timeout=call.seconds)
 
 
+def _adapts(said: _Configure, record: Tag) -> bool:
+    """Whether an issuer makes this change by itself: it adapts the step, or begins the next period of the tag."""
+    if not said.settings:
+        return periods(record) is not None
+    auto = said.raise_to is None and said.settings.keys() == {"step"} and record.step_mode == "auto"
+    return auto and said.settings["step"] in range(record.min_step, record.max_step + 1)
+
+
 def _halt(call: _Call) -> bool:
+    """Halt a tag. A store that has lost reservations is halted for everybody, so this is in the audit log, too."""
     if call.given.below is None:
-        call.caller.need("admin", call.tag)
-    return call.store.halt(call.tag, below=call.given.below, timeout=call.seconds)
+        call.administer()
+    call.request.administers = halted = call.store.halt(call.tag, below=call.given.below, timeout=call.seconds)
+    return halted
 
 
 def _create_many(call: _Call) -> object:
-    settings = {tag: convert(each, TagSettings) for tag, each in call.given.settings.items()}
+    settings = {}
+    for tag, each in call.given.settings.items():
+        if unknown := each.keys() - SETTINGS.keys() - {"above"}:
+            raise InvalidArgument(f"this server does not know the setting {min(unknown)}", tag=tag, value=min(unknown))
+        settings[tag] = convert(each, TagSettings)
     return call.store.create_many(settings, timeout=call.seconds)
 
 
 def _batch(call: _Call) -> object:
-    said = call.given
+    said, options = call.given, call.given.options
     kind = next((kind for kind, (name, _) in READS.items() if name == said.read), None)
     if kind is None:
         raise InvalidArgument(f"must be one of get, ledger, segments, not {said.read}", argument="read")
-    if said.options.get("beyond"):
-        said.options["beyond"] = convert(said.options["beyond"], tuple[_Scalar, _Scalar, _Scalar])
-    reads = [convert({"tag": tag, **said.options}, kind) for tag in said.tags]
-    found = call.store.batch(reads, timeout=call.seconds)
-    return [{"error": error_sent(each)} if isinstance(each, StoreError) else {"result": sent(each)} for each in found]
+    # A page of a batch may be shorter than requested. All pages together are one page.
+    most = max(1, PAGE // max(1, len(said.tags)))
+    known = {"newest": options.newest, "count": min(options.count, most), "beyond": options.beyond}
+    given = {name: known[name] for name in kind.__dataclass_fields__ if name != "tag"}
+    found = call.store.batch([kind(tag=tag, **given) for tag in said.tags], timeout=call.seconds)
+    answers = [*takewhile(lambda each: not isinstance(each, StoreError) or type(each) in ERRORS, found)]
+    if found and not answers:
+        raise found[0]
+    return [{"error": error_sent(each)} if isinstance(each, StoreError) else {"result": sent(each)} for each in answers]
 
 
 def _witnessed(call: _Call) -> object:
-    found = call.store.witnessed(timeout=call.seconds)
-    return {tag: top for tag, top in found.items() if call.caller.may("reserve", tag)}
+    tops = call.store.witnessed(timeout=call.seconds)
+    return {tag: top for tag, top in tops.items() if call.caller.may("reserve", tag)}
 
 
-#: The calls: the scope, the type of the arguments, and the function. A function is given the whole call.
+def _examine(call: _Call) -> object:
+    facts = call.store.examine(timeout=call.seconds)
+    return {"version": __version__, "lasting": facts.lasting, "time": facts.time or now_ms()}
+
+
+def _segments(call: _Call) -> object:
+    said = call.given
+    count = min(said.count, PAGE)
+    return call.store.segments(call.tag, beyond=said.beyond, upward=said.upward, count=count, timeout=call.seconds)
+
+
+#: The calls: the scope of the token, the type of the arguments, and the function. The scope is checked for each tag.
 _CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_Call], object]]]] = {
-    "store_id": ("reserve", _Other, lambda call: call.store.store_id(timeout=call.seconds)),
-    "made_id": ("reserve", _Other, lambda call: call.store.made_id(timeout=call.seconds)),
-    "version": ("reserve", _Other, lambda _: __version__),
-    "witnessed": ("reserve", _Other, _witnessed),
+    "store_id": ("reserve", _Nothing, lambda call: call.store.store_id(timeout=call.seconds)),
+    "made_id": ("reserve", _Nothing, lambda call: call.store.made_id(timeout=call.seconds)),
+    "examine": ("reserve", _Nothing, _examine),
+    "witnessed": ("reserve", _Nothing, _witnessed),
     "tags": ("reserve", _Page, _tags),
     "batch": ("reserve", _Batch, _batch),
-    "get": ("reserve", _Other, lambda call: call.store.get(call.tag, timeout=call.seconds)),
+    "get": ("reserve", _Nothing, lambda call: call.store.get(call.tag, timeout=call.seconds)),
     "reserve": ("reserve", _Reserve, _reserve),
     "hand_back": ("reserve", _HandBack, _hand_back),
-    "halt": ("reserve", _Other, _halt),
+    "halt": ("reserve", _Halt, _halt),
     "configure": ("reserve", _Configure, _configure),
-    "ledger": (
-        "reserve",
-        _Other,
-        lambda call: call.store.ledger(call.tag, newest=min(call.given.newest, PAGE), timeout=call.seconds),
-    ),
-    "segments": (
-        "reserve",
-        _Page,
-        lambda call: call.store.segments(
-            call.tag,
-            beyond=call.given.beyond,
-            upward=call.given.upward,
-            count=min(call.given.count, PAGE),
-            timeout=call.seconds,
-        ),
-    ),
-    "entries": (
-        "reserve",
-        _Other,
-        lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds),
-    ),
-    "create_many": ("admin", _Other, _create_many),
-    "delete": ("admin", _Other, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
+    "segments": ("reserve", _Page, _segments),
+    "entries": ("reserve", _Ids, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
+    "create_many": ("admin", _Create, _create_many),
+    "delete": ("admin", _Nothing, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
     "recover": (
         "admin",
-        _Other,
+        _Recover,
         lambda call: call.store.recover(call.tag, at_least=call.given.at_least, timeout=call.seconds),
     ),
 }
@@ -210,38 +250,42 @@ _CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_Call], object]]
 NAMES: Final = tuple(_CALLS)
 
 #: Calls without a tag. What they return contains only the tags of the token.
-_OF_NONE: Final = frozenset({"store_id", "made_id", "version", "witnessed", "tags"})
+_OF_NONE: Final = frozenset({"store_id", "made_id", "examine", "witnessed", "tags"})
+#: Calls that only read. Nothing is lost if their reply is refused.
+_READS: Final = _OF_NONE | {"batch", "get", "segments", "entries"}
 
 
 async def store(service: Service, request: Request) -> Reply:
     """Make one call of the contract of stores, in the store of this issuer."""
     name, tag, caller = request.body["call"], request.body.get("tag", ""), request.caller
     scope, kind, make = _CALLS[name]
+    request.name, request.tag, request.administers = f"store.{name}", tag, scope == "admin"
+    caller.need_scope(scope)
     try:
         given = convert(request.body.get("arguments", {}), kind)
     except ValidationError as error:
         raise Problem(422, "wrong_type", f"arguments: {error}", member="arguments") from None
-    tags = {"create_many": getattr(given, "settings", {}), "batch": getattr(given, "tags", [])}.get(name, [tag])
-    caller.need_scope(scope)
+    tags = [*given.settings] if isinstance(given, _Create) else given.tags if isinstance(given, _Batch) else [tag]
+    request.tag = ", ".join(tags)
     for each in () if name in _OF_NONE else tags:
-        caller.check(scope, each)
-    request.administers = scope == "admin"
-    deadline = service.ids.engine.deadline(request.timeout)
+        caller.check(scope, (check_tag if isinstance(given, _Create) else check_found)(each))
+    if caller.name == service.ids.engine.config.settings.application:
+        problem = f"a token has the name of this server's application, {caller.name!r}"
+        raise ConfigurationError(f"{problem}: give one of them another name, because the ledger has both")
 
-    def question(store: Store, seconds: float) -> object:
+    def question(store: Store, seconds: float) -> bytes:
         try:
-            return make(_Call(store, tag, given, seconds, caller))
+            return dumped({"result": sent(make(_Call(store, tag, given, seconds, request)))})
         except StoreError as error:
-            if not hasattr(error, "tag"):  # an error of the store itself may have its address
+            if type(error) not in ERRORS:  # an error of the store itself may have its address
                 raise
-            return error
+            return dumped({"error": error_sent(error)})
+        except (ValidationError, ValueError, TypeError) as error:  # of values that settings cannot have
+            if isinstance(error, InvalidArgument) or name not in ("create_many", "configure"):
+                raise
+            raise InvalidArgument(str(error), tag=tag or None) from None
 
-    try:
-        found = await service.ids.engine.run(ask(question), deadline, tag or None)
-    except (ValidationError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
-        raise InvalidArgument(str(error), tag=tag or None) from error
-    if isinstance(found, StoreError):
-        return Reply(dumped({"error": error_sent(found)}))
-    return Reply(dumped({"result": sent(found)}))
+    body = await service.ids.engine.run(ask(question), service.ids.engine.deadline(request.timeout), tag or None)
+    if name in _READS and len(body) > PIECE:
+        request.hold(len(body))
+    return Reply(body)

@@ -25,12 +25,16 @@ T = TypeVar("T")
 #: Path of the route that makes the calls.
 PATH = "/v1/store"
 
-#: Tags per request.
+#: Most tags, ledger entries or ids in a request or a reply.
 PAGE = 1000
+
+#: Most calls of a batch, and most ledger entries that each of them reads. The names of the tags fit into a request: a
+#: server accepts 64 KiB.
+BATCH = 100
 
 #: The calls that a batch can have: their names in a request, and functions that read their results.
 READS: Mapping[type[Read[Any]], tuple[str, Callable[[Any], Any]]] = {
-    ReadTag: ("get", lambda found: None if found is None else messages.live(found)),
+    ReadTag: ("get", messages.live_or_none),
     ReadLedger: ("ledger", messages.entries),
     ReadSegments: ("segments", messages.page),
 }
@@ -50,60 +54,67 @@ class RemoteStore(Store):
     def url(self) -> str:
         return self._channel.url
 
-    def _call(self, name: str, timeout: float, tag: str = "", **arguments: Any) -> Any:
+    def _call(self, name: str, timeout: float, decode: Callable[[Any], T], tag: str = "", **arguments: Any) -> T:
+        """Make a call at the server. Return its result, which `decode` reads. Raise its error."""
         content = {"call": name, "tag": tag, "arguments": arguments, "timeout": timeout}
         found = self._channel.post(PATH, content, timeout)
-        if not isinstance(found, dict) or not ("result" in found or "error" in found):
-            raise Unconfirmed(f"{self.url}: the reply is not one of an issuer")
-        if "error" in found:
-            raise messages.error_of(found["error"])
-        return found["result"]
+        try:
+            if "error" not in found:
+                return decode(found["result"])
+            error = messages.error_of(found["error"])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise Unconfirmed(f"{self.url}: the reply to {name} is not one of this version of the issuer") from None
+        raise error
 
     def store_id(self, *, timeout: float) -> str:
-        return str(self._call("store_id", timeout))
+        return self._call("store_id", timeout, messages.identity)
 
     def made_id(self, *, timeout: float) -> str:
-        return str(self._call("made_id", timeout))
+        return self._call("made_id", timeout, messages.identity)
 
     def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
         wanted = {tag: messages.settings_sent(each) for tag, each in settings.items()}
-        return [messages.live(each) for each in self._call("create_many", timeout, settings=wanted)]
+        return self._call("create_many", timeout, lambda found: [*map(messages.live, found)], settings=wanted)
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
-        found = self._call("get", timeout, tag)
-        return None if found is None else messages.live(found)
+        return self._call("get", timeout, messages.live_or_none, tag)
 
     def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag | Corrupt]:
         check_argument("count", count, 1)
-        deadline, found = CallDeadline(timeout), list[Tag | Corrupt]()
-        while len(found) < count:
+        deadline, tags = CallDeadline(timeout), list[Tag | Corrupt]()
+
+        def read(found: Any) -> str | None:
+            tags.extend(map(messages.tag_of, found["tags"]))
+            return None if found["after"] is None else str(found["after"])
+
+        while len(tags) < count:
             # The server shows only the tags of the token. `after` is the last one that it has looked at.
-            wanted = min(count - len(found), PAGE)
-            page = self._call("tags", deadline.left(), after=after, count=wanted)
-            found += map(messages.tag_of, page["tags"])
-            after = page["after"]
+            after = self._call("tags", deadline.left(), read, after=after, count=min(count - len(tags), PAGE))
             if after is None:
                 break
-        return found
+        return tags
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        deadline = CallDeadline(timeout)
+        deadline, entry = CallDeadline(timeout), purpose.id or fresh_version()
         arguments = {
             "n": n,
             "reason": purpose.reason,
             "application": purpose.application,
             "born": purpose.born,
-            "id": purpose.id or fresh_version(),
+            "id": entry,
             "at_least": at_least,
             "exact": exact,
         }
+
+        def read(found: Any) -> Reservation:
+            return messages.reservation(found, tag, entry)
+
         try:
-            found = self._call("reserve", timeout, tag, **arguments)
+            return self._call("reserve", timeout, read, tag, **arguments)
         except Lost:
-            found = self._call("reserve", deadline.left(), tag, **arguments, again=True)
-        return messages.reservation(found)
+            return self._call("reserve", deadline.left(), read, tag, **arguments, again=True)
 
     def hand_back_checked(
         self,
@@ -114,37 +125,50 @@ class RemoteStore(Store):
         timeout: float,
     ) -> bool:
         last = held[-1]
-        ids = [each.entry for each in held]
-        return bool(self._call("hand_back", timeout, last.tag.tag, entries=ids, version=last.version, used=rest))
+        given = {"entries": [each.entry for each in held], "version": last.version, "used": rest}
+        return self._call("hand_back", timeout, messages.flag, last.tag.tag, **given)
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         given = {"settings": dict(changes.settings), "raise_to": changes.raise_to, "seen": changes.seen}
-        return messages.live(self._call("configure", timeout, tag, **given))
+        return self._call("configure", timeout, messages.live, tag, **given)
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
-        return messages.live(self._call("delete", timeout, tag))
+        return self._call("delete", timeout, messages.live, tag)
 
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         if below is not None:
             check_argument("below", below)
-        return bool(self._call("halt", timeout, tag, below=below))
+        return self._call("halt", timeout, messages.flag, tag, below=below)
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         check_argument("at_least", at_least)
-        return messages.live(self._call("recover", timeout, tag, at_least=at_least))
+        return self._call("recover", timeout, messages.live, tag, at_least=at_least)
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         check_argument("newest", newest)
-        return messages.entries(self._call("ledger", timeout, tag, newest=newest))
+        deadline, found, beyond = CallDeadline(timeout), list[LedgerEntry](), None
+        while len(found) < newest:
+            page = self.segments(tag, beyond=beyond, count=min(newest - len(found), PAGE), timeout=deadline.left())
+            for damaged in page.damaged:
+                raise damaged
+            found, beyond = found + page.entries, page.last
+            if beyond is None:
+                break
+        return found
 
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
         check_argument("count", count, 1)
-        return messages.page(self._call("segments", timeout, tag, beyond=beyond, upward=upward, count=count))
+        return self._call("segments", timeout, messages.page, tag, beyond=beyond, upward=upward, count=count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        return messages.entries(self._call("entries", timeout, tag, ids=list(ids)))
+        deadline, wanted = CallDeadline(timeout), [*ids]
+        return [
+            entry
+            for first in range(0, len(wanted), PAGE)
+            for entry in self._call("entries", deadline.left(), messages.entries, tag, ids=wanted[first : first + PAGE])
+        ]
 
     def prune(self, *, before: int, timeout: float) -> Pruned:  # noqa: ARG002 - nothing is asked here
         """Do nothing: the server prunes its own store."""
@@ -153,19 +177,24 @@ class RemoteStore(Store):
 
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """Do as `Store.batch`. Calls that read the same of several tags are one request."""
-        reads = alike(calls)
-        if len(reads) < 2:  # noqa: PLR2004 - one call is no batch
+        reads = alike(calls)[:BATCH]
+        if len(reads) < 2 or getattr(reads[0], "newest", 0) > BATCH:  # noqa: PLR2004 - one call is no batch
             return in_turn(self, calls, timeout)
         name, decode = READS[type(reads[0])]
         options = {each: value for each, value in asdict(reads[0]).items() if each != "tag"}
-        found = self._call("batch", timeout, read=name, tags=[each.tag for each in reads], options=options)
-        return [messages.error_of(each["error"]) if "error" in each else decode(each["result"]) for each in found]
+
+        def read(found: Any) -> list[T | StoreError]:
+            if not 0 < len(found) <= len(reads):
+                raise ValueError("other results than calls")
+            return [messages.error_of(each["error"]) if "error" in each else decode(each["result"]) for each in found]
+
+        return self._call("batch", timeout, read, read=name, tags=[each.tag for each in reads], options=options)
 
     def witnessed(self, *, timeout: float) -> Mapping[str, int]:
-        return {str(tag): int(top) for tag, top in self._call("witnessed", timeout).items()}
+        return self._call("witnessed", timeout, messages.tops)
 
     def examine(self, *, timeout: float) -> StoreFacts:
-        return StoreFacts(kind="issuer", version=str(self._call("version", timeout)), lasting=True)
+        return self._call("examine", timeout, messages.facts)
 
     def upgrade(self, *, timeout: float) -> Upgrade:
         """Do nothing but create the store's id: the server upgrades its own store."""

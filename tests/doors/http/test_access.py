@@ -22,9 +22,11 @@ SCOPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("peek", "decode"), frozenset({"issue", "read"})),
     **dict.fromkeys(("who", "segments", "tags", "inspect", "verify", "doctor", "metrics"), frozenset({"read"})),
     **dict.fromkeys(("create", "configure", "delete", "halt", "recover"), frozenset({"admin"})),
+    "store": frozenset({"reserve"}),
     **dict.fromkeys(("livez", "readyz", "openapi", "docs"), frozenset()),
 }
 BODIES: Mapping[str, Any] = {
+    "store": {"call": "get", "tag": "a"},
     "take": {"n": 2}, "reserve": {"n": 2}, "create": {"tag": "made"}, "configure": {"step": 7}, "next": None,
 }  # fmt: skip
 
