@@ -374,6 +374,22 @@ class Store(ABC):
             Corrupt: One of the entries is damaged.
         """
 
+    def own(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        """Return the current ledger entries of reservations that this program has made with these ids, in any order.
+
+        The id of a reservation is `Purpose.id`. A remote store has other ids in its ledger. The entries that this
+        method returns have the given ids.
+
+        Args:
+            tag: Name of the tag.
+            ids: Ids of the reservations.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            Corrupt: One of the entries is damaged.
+        """
+        return self.entries(tag, ids, timeout=timeout)
+
     @abstractmethod
     def prune(self, *, before: int, timeout: float) -> Pruned:
         """Delete some of the old ledger entries, but keep the newest entry of each tag.

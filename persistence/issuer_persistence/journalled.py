@@ -64,6 +64,7 @@ class Journalled(Store):
     ledger = _inner("ledger")
     segments = _inner("segments")
     entries = _inner("entries")
+    own = _inner("own")
     prune = _inner("prune")
     latest = _inner("latest")
     examine = _inner("examine")

@@ -90,6 +90,16 @@ def test_nothing_of_a_redis_url(scheme: str, caplog: pytest.LogCaptureFixture) -
     assert MARK not in caplog.text
 
 
+@pytest.mark.parametrize("scheme", ["issuer+http", "issuer+https"])
+def test_nothing_of_the_url_of_another_issuer(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for url in urls(scheme):
+        assert MARK not in mask(url) + tried(redis="none", store=url), ascii(url)
+    sound = tried(redis="none", store=f"{scheme}://{MARK}%2f{MARK}@127.0.0.1:1/prefix")
+    assert MARK not in sound + caplog.text
+    assert f"{scheme}://127.0.0.1:1/prefix" in sound
+
+
 @pytest.mark.parametrize("scheme", MONGO)
 def test_nothing_of_a_mongodb_url(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)

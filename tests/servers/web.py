@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,13 +27,24 @@ PATIENCE = 120.0
 class WebServer:
     """An issuer over this store, and the application. Requests run in one event loop, in a thread."""
 
-    def __init__(self, store: str | Store, tokens: Path | None = None, *, redis: str = "none", port: int = 0) -> None:
+    def __init__(
+        self,
+        store: str | Store,
+        tokens: Path | None = None,
+        *,
+        redis: str = "none",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.run(self._begin(store, tokens, redis))
         server = self
-        #: What happens to a request before it is answered, and to its reply: see `test_remote`.
+        self._open: set[socket.socket] = set()
+        #: Connections and requests so far.
+        self.connections = self.requests = 0
+        #: Called with the body of a request before it is answered, and after: if true, the connection ends there.
         self.before: Any = None
         self.after: Any = None
 
@@ -40,7 +53,17 @@ class WebServer:
             disable_nagle_algorithm = True
             wbufsize = -1
 
+            def setup(self) -> None:
+                server.connections += 1
+                server._open.add(self.request)
+                super().setup()
+
+            def finish(self) -> None:
+                server._open.discard(self.request)
+                super().finish()
+
             def do_POST(self) -> None:
+                server.requests += 1
                 body = self.rfile.read(int(self.headers["content-length"]))
                 if server.before is not None and server.before(body):
                     self.close_connection = True
@@ -67,11 +90,14 @@ class WebServer:
 
         self._server = Server((LOOPBACK, port), Handler)
         self.port = self._server.server_port
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._serving = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._serving.start()
 
     def url(self, token: str = "") -> str:
-        return f"issuer+http://{token}{token and '@'}{LOOPBACK}:{self.port}"
+        return f"issuer+{self._scheme}://{token}{token and '@'}{LOOPBACK}:{self.port}"
 
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
@@ -108,6 +134,9 @@ class WebServer:
             return
         self._server.shutdown()
         self._server.server_close()
+        for each in [*self._open]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
         with suppress(issuer.IssuerError):
             self.run(self.ids.close())
         self._loop.call_soon_threadsafe(self._loop.stop)

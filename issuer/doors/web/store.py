@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import takewhile
 from typing import Annotated, Any, Final
 
@@ -17,11 +18,11 @@ from issuer.doors.tokens import Scope
 from issuer.doors.web.calls import Request
 from issuer.doors.web.replies import PIECE, Problem, Reply, dumped
 from issuer.doors.web.service import Service
-from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.errors import InvalidArgument
 from issuer.gateway.keys import check_found, check_tag
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
-from issuer_persistence.ledger import Purpose, Reservation
+from issuer_persistence.ledger import LedgerEntry, Purpose, Reservation
 from issuer_persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, now_ms
 from issuer_persistence.remote.messages import ERRORS, error_sent, sent
 from issuer_persistence.remote.store import BATCH, PAGE, READS
@@ -82,6 +83,10 @@ class _Ids(Struct):
     ids: Annotated[list[_Text], Meta(max_length=PAGE)]
 
 
+class _OwnIds(Struct):
+    ids: Annotated[list[_Id], Meta(max_length=PAGE)]
+
+
 class _Create(Struct):
     settings: dict[str, dict[str, Any]]
 
@@ -112,9 +117,16 @@ class _Call:
     def caller(self) -> Caller:
         return self.request.caller
 
-    def owns(self, application: str) -> bool:
-        """Whether a ledger entry with this label is one of the caller's token."""
-        return self.caller.name in ("", application)
+    def named(self, id: str) -> str:
+        """Return the id in the ledger for a reservation of the caller. No other token can name it."""
+        name = self.caller.name
+        return sha256(f"{name}/{id}".encode()).hexdigest()[: len(id)] if name else id
+
+    def own(self, ids: Sequence[str]) -> list[LedgerEntry]:
+        """Return the ledger entries of the caller's reservations with these ids, which the caller has chosen."""
+        names = {self.named(each): each for each in ids}
+        found = self.store.own(self.tag, [*names], timeout=self.seconds)
+        return [replace(each, id=names[each.id]) for each in found]
 
     def administer(self) -> None:
         """Make this the call of an operator. Raise Forbidden if the token does not allow it."""
@@ -124,23 +136,37 @@ class _Call:
 
 def _reserve(call: _Call) -> object:
     said, store, seconds = call.given, call.store, call.seconds
-    if said.again:  # the reply to the first request was lost
-        record = store.get(call.tag, timeout=seconds)
-        for each in [] if record is None else store.entries(call.tag, [said.id], timeout=seconds):
-            if record is not None and call.owns(each.application):
-                return Reservation(record, each.low, each.high, each.id, store.store_id(timeout=seconds))
-    purpose = Purpose(said.reason, call.caller.name or said.application, said.born, said.id)
-    return store.reserve(call.tag, said.n, purpose=purpose, at_least=said.at_least, exact=said.exact, timeout=seconds)
+    purpose = Purpose(said.reason, call.caller.name or said.application, said.born, call.named(said.id))
+    if said.again and (found := _reserved(call)):
+        return found
+    try:
+        made = store.reserve(
+            call.tag, said.n, purpose=purpose, at_least=said.at_least, exact=said.exact, timeout=seconds
+        )
+    except StoreError:
+        if said.again and (found := _reserved(call)):  # the first request had not ended before
+            return found
+        raise
+    return replace(made, entry=said.id)
+
+
+def _reserved(call: _Call) -> Reservation | None:
+    """Return the reservation that was made before with this id: the reply was lost. None if there is none."""
+    found, record = call.own([call.given.id]), call.store.get(call.tag, timeout=call.seconds)
+    if not found or record is None:
+        return None
+    store_id = call.store.store_id(timeout=call.seconds)
+    return Reservation(record, found[0].low, found[0].high, call.given.id, store_id)
 
 
 def _hand_back(call: _Call) -> bool:
     """Return numbers of the caller's own reservations. Its ledger entries say which numbers these are."""
     said, record = call.given, call.store.get(call.tag, timeout=call.seconds)
-    entries = call.store.entries(call.tag, said.entries, timeout=call.seconds)
-    if record is None or len(entries) < len(said.entries) or not all(call.owns(each.application) for each in entries):
+    entries = sorted(call.own(said.entries), key=lambda each: each.low)
+    if record is None or len(entries) < len(said.entries):
         return False
     seen = replace(record, version=said.version)
-    held = [Reservation(seen, each.low, each.high, each.id, "") for each in sorted(entries, key=lambda each: each.low)]
+    held = [Reservation(seen, each.low, each.high, call.named(each.id), "") for each in entries]
     try:
         return call.store.hand_back(held, said.used, timeout=call.seconds)
     except ValueError:  # they were handed back before
@@ -237,6 +263,7 @@ _CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_Call], object]]
     "configure": ("reserve", _Configure, _configure),
     "segments": ("reserve", _Page, _segments),
     "entries": ("reserve", _Ids, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
+    "own": ("reserve", _OwnIds, lambda call: call.own(call.given.ids)),
     "create_many": ("admin", _Create, _create_many),
     "delete": ("admin", _Nothing, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
     "recover": (
@@ -252,7 +279,7 @@ NAMES: Final = tuple(_CALLS)
 #: Calls without a tag. What they return contains only the tags of the token.
 _OF_NONE: Final = frozenset({"store_id", "made_id", "examine", "witnessed", "tags"})
 #: Calls that only read. Nothing is lost if their reply is refused.
-_READS: Final = _OF_NONE | {"batch", "get", "segments", "entries"}
+_READS: Final = _OF_NONE | {"batch", "get", "segments", "entries", "own"}
 
 
 async def store(service: Service, request: Request) -> Reply:
@@ -269,9 +296,6 @@ async def store(service: Service, request: Request) -> Reply:
     request.tag = ", ".join(tags)
     for each in () if name in _OF_NONE else tags:
         caller.check(scope, (check_tag if isinstance(given, _Create) else check_found)(each))
-    if caller.name == service.ids.engine.config.settings.application:
-        problem = f"a token has the name of this server's application, {caller.name!r}"
-        raise ConfigurationError(f"{problem}: give one of them another name, because the ledger has both")
 
     def question(store: Store, seconds: float) -> bytes:
         try:

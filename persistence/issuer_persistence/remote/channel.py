@@ -55,9 +55,8 @@ class Channel:
         if wrong := flaw(url):
             raise Misconfigured(f"{mask(url)}: {wrong}")
         self._secure = scheme == "issuer+https"
-        if unknown := options.keys() - ({"ssl_ca"} if self._secure else set()):
-            problem = f"unknown parameter {min(unknown)!r}; the only one is ssl_ca, with issuer+https"
-            raise Misconfigured(f"{mask(url)}: {problem}")
+        if options.keys() - ({"ssl_ca"} if self._secure else set()):
+            raise Misconfigured(f"{mask(url)}: the only parameter is ssl_ca, with issuer+https")
         authority, _, path = rest.partition("/")
         login, _, place = authority.rpartition("@")
         path, token = f"/{path}".rstrip("/"), unquote(login)

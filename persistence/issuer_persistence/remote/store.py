@@ -163,12 +163,16 @@ class RemoteStore(Store):
         return self._call("segments", timeout, messages.page, tag, beyond=beyond, upward=upward, count=count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        deadline, wanted = CallDeadline(timeout), [*ids]
-        return [
-            entry
-            for first in range(0, len(wanted), PAGE)
-            for entry in self._call("entries", deadline.left(), messages.entries, tag, ids=wanted[first : first + PAGE])
-        ]
+        return self._entries("entries", tag, [*ids], timeout)
+
+    def own(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        return self._entries("own", tag, [*ids], timeout)
+
+    def _entries(self, name: str, tag: str, ids: list[str], timeout: float) -> list[LedgerEntry]:
+        deadline, found = CallDeadline(timeout), list[LedgerEntry]()
+        for first in range(0, len(ids), PAGE):
+            found += self._call(name, deadline.left(), messages.entries, tag, ids=ids[first : first + PAGE])
+        return found
 
     def prune(self, *, before: int, timeout: float) -> Pruned:  # noqa: ARG002 - nothing is asked here
         """Do nothing: the server prunes its own store."""
