@@ -10,17 +10,11 @@ from the settings, or is the one that `set_default` was given.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if not hasattr(os, "register_at_fork"):
-    raise ImportError(
-        "issuer needs a POSIX system such as Linux or macOS: this Python has no os.register_at_fork. On Windows, run "
-        "your program in WSL 2 or in a Linux container, or request numbers from an `issuer serve` on another machine"
-    )
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     warnings.warn(
         "issuer is not tested on a free-threaded Python whose GIL is disabled: set PYTHON_GIL=1 to enable the GIL",

@@ -439,11 +439,10 @@ def restored(code: str, message: str, values: Mapping[str, object]) -> IssuerErr
 
     `message`: what is wrong and what to do. `values`: the attributes of the error, by name.
     """
-    kinds, kind = [IssuerError], IssuerError
-    while kinds:
-        each = kinds.pop()
+    kinds = [IssuerError]
+    for each in kinds:  # a class before its subclasses, which can have the same code
         kinds += each.__subclasses__()
-        kind = each if each.code == code else kind
+    kind = next((each for each in kinds if each.code == code), IssuerError)
     error = kind.__new__(kind, message)
     vars(error).update({"tag": None, **values, "_advice": ""})
     return error

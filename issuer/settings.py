@@ -127,6 +127,18 @@ def _command(line: object) -> str:
     return line
 
 
+def _server(url: object) -> str:
+    if not isinstance(url, str) or not re.match(r"https?://.", url):
+        raise ConfigurationError("must be a URL with https:// or http://, as in https://numbers.example:8000")
+    return url
+
+
+def _secret(text: object) -> str:
+    if not isinstance(text, str) or not text.isascii() or not text.isprintable():
+        raise ConfigurationError("must be a text of printable ASCII characters")
+    return text.strip()
+
+
 def _flag(value: object) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     value = words.get(value.lower(), value) if isinstance(value, str) else value
@@ -302,6 +314,13 @@ class Settings:
         "`sqlite:///path`, or `memory://` for tests. If a MongoDB URL has no database, the issuer uses the database "
         "`issuer`",
         unset="`sqlite:///$XDG_DATA_HOME/issuer/issuer.db`", connect=True, command="issuer")
+    server: str = _setting("", SettingType(_server, "URL"),
+        "Address of an `issuer serve`, as `https://host:port`, in place of Redis and a store. Add `?ssl_ca=FILE` for "
+        "a certificate authority of your own", connect=True, command="issuer")
+    token: str = _setting("", SettingType(_secret, "TOKEN"),
+        "Token for `server`. In scripts, use `token_file`", connect=True)
+    token_file: str = _setting("", _PATH,
+        "File that contains the token for `server`, in one line", connect=True)
     prefix: str = _setting("issuer", SettingType(_prefix, "TEXT"),
         "First part of all Redis keys. It must consist of printable characters, without braces",
         connect=True, command="issuer")
@@ -420,7 +439,7 @@ class Settings:
 
         If so, the store is an SQLite file of this machine, in which a tag is created at its first use.
         """
-        return self.sources["redis_url"] == self.sources["store_url"] == DEFAULT
+        return not self.server and self.sources["redis_url"] == self.sources["store_url"] == DEFAULT
 
     @property
     def window(self) -> float:
@@ -480,8 +499,8 @@ def load(
         **{name: _checked(name, value, source) for name, (value, source) in found.items()},
         sources={name: found[name][1] if name in found else DEFAULT for name in DEFINITIONS},
     )
-    if settings.sources["store_url"] == DEFAULT:
-        _check_default(settings)
+    (_check_client if settings.server else _check_default)(settings)
+    _check_tokens(settings)
     return settings
 
 
@@ -492,11 +511,36 @@ def _checked(name: str, value: Any, source: str) -> Any:
         raise ConfigurationError(f"{name} from {source}: {error}") from error
 
 
+def _check_client(settings: Settings) -> None:
+    """Raise ConfigurationError if a client of a server has servers of its own, or two tokens."""
+    for name in ("redis_url", "store_url", "journal"):
+        if settings.sources[name] != DEFAULT:
+            raise ConfigurationError(
+                f"server ({settings.sources['server']}) and {name} ({settings.sources[name]}) contradict each other: "
+                "the server has Redis, the store and the journal. Configure one of the two"
+            )
+    if settings.token and settings.token_file:
+        raise ConfigurationError("token and token_file contradict each other: configure one of the two")
+
+
+def _check_tokens(settings: Settings) -> None:
+    """Raise ConfigurationError if a token is configured for no server: `tokens` of `issuer serve` may be meant."""
+    for name in ("token", "token_file"):
+        if getattr(settings, name) and not settings.server:
+            variable = DEFINITIONS[name].variable
+            raise ConfigurationError(
+                f"{variable}: {name} ({settings.sources[name]}) needs server (ISSUER_SERVER); the tokens of "
+                "`issuer serve` are in the file ISSUER_TOKENS"
+            )
+
+
 def _check_default(settings: Settings) -> None:
     """Raise ConfigurationError if it is probably a mistake that no store is configured.
 
     The default store is a file that only this machine has. So each machine would count from 1.
     """
+    if settings.sources["store_url"] != DEFAULT:
+        return
     way_out = "Configure the store: --store, ISSUER_STORE_URL or store_url in a file"
     sources = settings.sources
     if settings.redis_url != "none":

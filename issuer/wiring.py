@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from issuer.core.error_mapping import store_error
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from issuer.api.blocking import Issuer
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
+    from issuer.drivers.relay import Relay
     from issuer.drivers.servers import Target
     from issuer.plugins.contract import AsyncPlugin, Plugin
 
@@ -57,7 +59,10 @@ UNSET: Final = _Unset()
 
 
 def connect(
+    server: str | None = None,
     *,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     redis: str | redis_py.Redis | _Unset = UNSET,
     store: str | Store | _Unset = UNSET,
     redis_credentials: Callable[[], str | tuple[str, str]] | None = None,
@@ -86,6 +91,10 @@ def connect(
     issuer does not close clients, stores and schedulers that are passed in.
 
     Args:
+        server: URL of an `issuer serve`, as in "https://numbers.example:8000". Then `redis`, `store` and `journal` must
+            not be given: the process needs the server alone. Default: from the settings.
+        token: Token for `server`.
+        token_file: Path of a file that contains the token.
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
             redis+cluster://h1:7000,h2:7000) or a redis-py client, also one from `Sentinel.master_for`. "none" means no
             Redis: numbers are drawn from the store alone, and `store` must be given. Default: from the settings.
@@ -126,7 +135,10 @@ def connect(
 
 
 def aconnect(
+    server: str | None = None,
     *,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     redis: str | redis_py.asyncio.Redis | _Unset = UNSET,
     store: str | Store | _Unset = UNSET,
     redis_credentials: Callable[[], str | tuple[str, str]] | None = None,
@@ -157,6 +169,10 @@ def aconnect(
     issuer does not close clients, stores and schedulers that are passed in.
 
     Args:
+        server: URL of an `issuer serve`, as in "https://numbers.example:8000". Then `redis`, `store` and `journal` must
+            not be given: the process needs the server alone. Default: from the settings.
+        token: Token for `server`.
+        token_file: Path of a file that contains the token.
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
             redis+cluster://h1:7000,h2:7000) or a client of redis.asyncio. "none" means no Redis: numbers are drawn from
             the store alone, and `store` must be given. Default: from the settings.
@@ -265,12 +281,17 @@ def _parts(
             from issuer.numbers.scrambling import checked_key
 
         checked_key(name, key, settings.sources["keys"])
+    if not settings.server and not hasattr(os, "register_at_fork"):
+        raise ConfigurationError(
+            "a process with Redis or a store of its own needs a POSIX system such as Linux or macOS. On Windows, draw "
+            "from an `issuer serve`: set server (ISSUER_SERVER) to its URL"
+        )
     instance = _instance(settings) if instance is None else instance
     measure = _metrics() if settings.metrics else None
     if settings.embedded:
         _tell_of_default(settings.store_url)
     logins = {each: _credentials(each, arguments, settings) for each in ("redis", "store")}
-    store = _store(settings, logins["store"])
+    store, relay = _client(settings) if settings.server else (_store(settings, logins["store"]), None)
     own_store = not isinstance(settings.store_url, Store)
     try:
         to_redis = connections(settings, logins["redis"])
@@ -280,12 +301,13 @@ def _parts(
         raise
     resolved = IssuerConfig(
         settings=settings,
-        redis=None if to_redis is None else to_redis.name,
+        redis=(None if relay is None else settings.server) if to_redis is None else to_redis.name,
         store=store,
         own_store=own_store,
         plugins=plugins,
         events=Observers([log_event, RejectedLog()]),
         instance=instance,
+        relay=relay,
     )
     return resolved, to_redis, measure
 
@@ -406,6 +428,26 @@ def _store(settings: Settings, credentials: Credentials | None) -> Store:
 def _connections(kind: type[T], target: Target, settings: Settings) -> T:
     known = replace(target, addresses=settings.redis_address_map)
     return kind(known, settings.redis_timeout, settings.redis_connections)
+
+
+def _client(settings: Settings) -> tuple[Store, Relay]:
+    """Return the store and the Redis of a server, for a client that has neither."""
+    with no_fork():
+        from issuer.drivers.relay import Relay
+        from issuer_persistence.remote.channel import Channel
+        from issuer_persistence.remote.store import RemoteStore
+
+    token = settings.token
+    if settings.token_file:
+        try:
+            token = Path(settings.token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"token_file {settings.token_file}: {error}") from None
+    try:
+        channel = Channel(f"issuer+{settings.server}", token)
+    except StoreError as error:
+        raise store_error(error, None) from error
+    return RemoteStore(channel), Relay(channel, settings.prefix)
 
 
 def _redis(settings: Settings, credentials: Credentials | None) -> Connections | None:

@@ -152,6 +152,9 @@ class Care:
 
     async def doctor(self, progress: Callable[[int, int], object] | None, timeout: float | None) -> list[Finding]:
         config = self._config
+        if config.relay is not None:
+            found = await self._run(config.relay.findings(), self._deadline(timeout), None)
+            return [Finding(**each) for each in found]
         facts = Facts(settings=config.settings, store=config.store.url, redis=config.redis)
         for steps in Examination(facts, config.key, progress).rounds():
             await self._run(steps, self._deadline(timeout), None)
@@ -169,7 +172,7 @@ class Care:
         return await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
 
     async def redis_ready(self, timeout: float | None) -> IssuerError | None:
-        if self._config.redis is None:
+        if self._config.redis is None or self._config.relay is not None:
             return None
         return await self._run(inspection.look_at_redis(), self._deadline(timeout), None)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from issuer.drivers.store_pool import StorePool
+from issuer.errors import ConfigurationError
 from issuer.forks import GENERATION, refuse_inherited
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from issuer.clock import Deadline
-    from issuer.core.steps import Steps
+    from issuer.core.steps import Ask, Step, Steps
+    from issuer.drivers.relay import Relay
     from issuer_persistence.contract import Store
 
 R = TypeVar("R")
@@ -49,10 +51,20 @@ class Run(Protocol):
 class AnyRunner(Generic[R]):
     """A runner belongs to one process: in a forked child, it refuses all steps."""
 
-    def __init__(self, store: Store, redis: R | None, store_timeout: float) -> None:
-        """`store_timeout`: longest duration of one call to the store, in seconds."""
+    def __init__(self, store: Store, redis: R | None, store_timeout: float, relay: Relay | None = None) -> None:
+        """`store_timeout`: longest duration of one call to the store, in seconds. `relay`: the server of a client."""
+        self._relay = relay
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
         self.generation = GENERATION.now
         self.pool = StorePool(store, store_timeout)
+
+    def instead(self, step: Step) -> Ask:
+        """Return the request to the server of a client that does the same as this step for Redis.
+
+        Raises ConfigurationError if there is neither Redis nor a server.
+        """
+        if self._relay is None:
+            raise ConfigurationError("this issuer has no Redis")
+        return self._relay.ask(step)

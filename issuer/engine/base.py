@@ -68,7 +68,7 @@ class BaseEngine(ABC, Generic[L]):
         self._chosen = chosen
         #: Longest wait in seconds of a call that has no `timeout`.
         self.timeout = config.settings.timeout
-        self.runner = self._runner(config.store, redis, config.settings.store_timeout)
+        self.runner = self._runner(config.store, redis, config.settings.store_timeout, config.relay)
         self._pruning = Pruning(config.store.url)
         self.start()
         OPEN_ENGINES.add(self)
@@ -86,7 +86,7 @@ class BaseEngine(ABC, Generic[L]):
             settings=config.settings,
             window=window,
             makes=config.settings.embedded,
-            redis=config.redis is not None,
+            redis=config.redis is not None and config.relay is None,
             store=config.store.url,
             background=partial(self.scheduler.background, self.runner.work, window),
             scheduled=self._chosen is not None,
@@ -98,6 +98,7 @@ class BaseEngine(ABC, Generic[L]):
             moving=set(),
             seen={},
             emit=config.events.emit,
+            elsewhere=config.elsewhere,
             source=self._source,
             application=config.instance.application,
         )
@@ -185,10 +186,13 @@ class BaseEngine(ABC, Generic[L]):
 
     def _source(self) -> Callable[[Tag], TagSource]:
         with no_fork():
+            from issuer.drivers.relay import RelaySource
             from issuer.strategies.contract import Context
             from issuer.strategies.serving import StrategyRunner
 
-        def made(record: Tag) -> StrategyRunner:
+        def made(record: Tag) -> TagSource:
+            if self.config.relay is not None and self.config.elsewhere(record):
+                return RelaySource(self.config.relay, record.tag)
             context = Context(
                 tag=record.tag,
                 options=record.scheme.get("options", {}),
@@ -198,7 +202,7 @@ class BaseEngine(ABC, Generic[L]):
                 alarm=lambda error: self.config.events.emit(Alarm(record.tag, error)),
                 run=partial(self.run_in_thread, tag=record.tag),
                 flight=self.runtime.flight,
-                redis=self.runtime.redis,
+                redis=self.config.redis is not None,
                 background=self.runtime.background,
                 window=self.config.settings.window,
             )
@@ -217,7 +221,7 @@ class BaseEngine(ABC, Generic[L]):
             # scheduler: its callers load segments.
             self._chosen = None
         config = self.config
-        self.runner = self._runner(config.store, self.runner.redis, config.settings.store_timeout)
+        self.runner = self._runner(config.store, self.runner.redis, config.settings.store_timeout, config.relay)
         self.begin_anew()
         config.store.after_fork()
 

@@ -15,6 +15,7 @@ from issuer.gateway.keys import redis_key
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from issuer.drivers.relay import Relay
     from issuer.instance import Instance
     from issuer.numbers.codec import Scheme
     from issuer.settings import Settings
@@ -35,7 +36,8 @@ SCHEMES_MOST = 10_000
 class IssuerConfig:
     """Configuration of an issuer: the settings, and the other arguments of `connect`.
 
-    `redis`: name of Redis in messages, None if there is no Redis. `own_store`: whether `close` of the issuer must also
+    `redis`: name of Redis in messages, None if there is no Redis. `relay`: the server of a
+    client, which has the Redis. `own_store`: whether `close` of the issuer must also
     close the store. `instance`: identity of this process, for strategies. `identity`: id of the store.
     """
 
@@ -46,8 +48,13 @@ class IssuerConfig:
     plugins: Sequence[Any]
     instance: Instance
     events: Observers
+    relay: Relay | None = None
     identity: Identity = field(default_factory=Identity)
     _schemes: dict[str, tuple[Mapping[str, Any], Scheme]] = field(default_factory=dict)
+
+    def elsewhere(self, tag: Tag) -> bool:
+        """Whether the server of this client draws the numbers of the tag."""
+        return self.relay is not None and not self.relay.served_here(tag)
 
     def texts(self, tag: Tag) -> Scheme:
         """Return the object that converts the tag's counter values to numbers and texts, also for a tag without scheme.

@@ -123,6 +123,9 @@ class Issuing(Generic[L]):
 
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
         """Issue one number. If `text` is True, the caller needs a text, so the number must fit the format."""
+        relay = self._config.relay
+        if relay is not None and (how.key is not None or self._config.elsewhere((yield from self.record(tag)))):
+            return (yield from relay.issue(tag, how, deadline))
         while True:
             part = yield from self._part(tag, how)  # look it up each time: after a deletion, the old one issues nothing
             try:
@@ -142,6 +145,9 @@ class Issuing(Generic[L]):
 
     def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
         """Return the number that the next draw will issue, unless another caller draws first; see Issuer.peek."""
+        record, relay = (yield from self.record(tag, make=False)), self._config.relay
+        if relay is not None and self._config.elsewhere(record):
+            return (yield from relay.peek(tag, how))
         part = yield from self._part(tag, how, make=False)
         supply = part.combiner.supply
         try:

@@ -34,6 +34,7 @@ class StrategyRunner:
         self._name = name
         self._context = context
         self._closed = False
+        self.shared = False
         #: Whether the strategy's resources were released, or are being released.
         self.left = False
         self._begin()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Mapping
+from typing import Any
 
 #: Error numbers of the system for a full disk, or a user's full quota.
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -25,7 +27,13 @@ def tls_fails(text: str) -> bool:
 
 
 class StoreError(Exception):
-    """Base class of all errors of stores."""
+    """Base class of all errors of stores.
+
+    Attributes:
+        reply: The reply of a server over HTTP with this error. {} for all other errors.
+    """
+
+    reply: Mapping[str, Any] = {}
 
 
 class Unconfirmed(StoreError):

@@ -296,5 +296,7 @@ def _watch() -> bool:
 
 
 #: True if forks in C can be detected in the parent, so that hooks run before them.
-watched = _watch()
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+watched = False
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    watched = _watch()
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

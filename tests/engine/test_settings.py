@@ -28,6 +28,7 @@ USUAL: dict[type, tuple[Any, Any, Any]] = {
 OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "redis_url": ("redis://argument", "redis://environment", "redis://file"),
     "store_url": ("memory://argument", "memory://environment", "memory://file"),
+    "server": ("https://argument", "https://environment", "http://file"),
     "http": ("127.0.0.1:1", "[::1]:2", "localhost:0"),
     "resp": ("127.0.0.1:1", "[::1]:2", "localhost:65535"),
     "compat": (["leaf"], ["tinyid", "leaf-go"], ["leaf:exact"]),
@@ -64,7 +65,9 @@ def _toml(name: str, value: object) -> str:
 
 def _with_store(name: str) -> str:
     """Redis may not be named without a store."""
-    return "" if name == "store_url" else 'store_url = "memory://base"\n'
+    if name.startswith("token") and name != "tokens":
+        return 'server = "https://base"\n'
+    return "" if name in ("store_url", "server") else 'store_url = "memory://base"\n'
 
 
 def held(found: Settings, name: str) -> tuple[Any, str]:
@@ -180,7 +183,7 @@ def test_a_file_that_cannot_be_meant_is_named_and_refused(folder: Path) -> None:
     for content, problem in {
         b"prefix = ": "Invalid value",
         b"\xff\xfe": "utf-8",
-        b'prefx = "a"\n': "unknown key 'prefx'; the keys are redis_url, store_url, prefix",
+        b'prefx = "a"\n': "unknown key 'prefx'; the keys are redis_url, store_url, server",
         b'[redis]\nurl = "a"\n': "unknown key 'redis'",
     }.items():
         (folder / "issuer.toml").write_bytes(content)

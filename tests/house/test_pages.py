@@ -26,6 +26,7 @@ from tests.cli.ways_over import WAYS
 from tests.doors.server.conftest import Serve, serve
 from tests.reference import COMMANDS
 from tests.servers.absent import PACKAGES, needed
+from tests.servers.web import WebServer
 
 __all__ = ["serve"]
 
@@ -36,6 +37,8 @@ NUMBERS, SCALING = PAGES["docs/guide/numbers.md"], PAGES["docs/guide/scaling-out
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Where a page has `issuer serve` listen.
 HTTP, RESP = "127.0.0.1:8000", "-p 6380 "
+#: The server of a client's page.
+SERVER = "https://numbers.example:8000"
 #: The rows of tests/requirements.toml that a page's snippets show.
 ROWS = {
     "docs/guide/numbers.md": ("U.7", "N.3"),
@@ -91,6 +94,12 @@ def test_the_python_of_a_page_runs_and_gives_what_it_says(
     if "mongodb://" in code:
         mongo = f"{request.getfixturevalue('mongo_url')}/{Path(page).stem}"
         code = code.replace("mongodb://localhost:27017/issuer", mongo)
+    if SERVER in code:
+        served = WebServer(f"sqlite:///{home}/served.db", redis=redis_url)
+        request.addfinalizer(served.close)
+        served.run(served.ids.create("orders"))
+        (home / "token").write_text("issuer_token")
+        code = code.replace(SERVER, served.address).replace("/run/secrets/issuer-token", str(home / "token"))
     (home / "page.py").write_text(checked(code), encoding="utf-8")
     done = programs.run("page.py")
     assert done.returncode == 0, done.stderr

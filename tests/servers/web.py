@@ -35,11 +35,12 @@ class WebServer:
         redis: str = "none",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
+        **options: Any,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.run(self._begin(store, tokens, redis))
+        self.run(self._begin(store, tokens, {"redis": redis, "timeout": 60, "store_timeout": 60, **options}))
         server = self
         self._open: set[socket.socket] = set()
         #: Connections and requests so far.
@@ -47,6 +48,8 @@ class WebServer:
         #: Called with the body of a request before it is answered, and after: if true, the connection ends there.
         self.before: Any = None
         self.after: Any = None
+        #: The addresses of the clients, one for each request.
+        self.clients: list[Any] = []
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -64,7 +67,8 @@ class WebServer:
 
             def do_POST(self) -> None:
                 server.requests += 1
-                body = self.rfile.read(int(self.headers["content-length"]))
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                server.clients.append(self.client_address)
                 if server.before is not None and server.before(body):
                     self.close_connection = True
                     return
@@ -77,6 +81,8 @@ class WebServer:
                     self.send_header(name.decode(), value.decode())
                 self.end_headers()
                 self.wfile.write(answer)
+
+            do_GET = do_POST  # noqa: N815 - the name is http.server's
 
             def log_message(self, *_: Any) -> None:
                 """Tell nothing."""
@@ -99,11 +105,16 @@ class WebServer:
     def url(self, token: str = "") -> str:
         return f"issuer+{self._scheme}://{token}{token and '@'}{LOOPBACK}:{self.port}"
 
+    @property
+    def address(self) -> str:
+        """The address for `issuer.connect`."""
+        return f"{self._scheme}://{LOOPBACK}:{self.port}"
+
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
-    async def _begin(self, store: str | Store, tokens: Path | None, redis: str) -> None:
-        self.ids = issuer.aconnect(redis=redis, store=store, scheduler=None, timeout=60, store_timeout=60)
+    async def _begin(self, store: str | Store, tokens: Path | None, options: dict[str, Any]) -> None:
+        self.ids = issuer.aconnect(store=store, scheduler=None, **options)
         self._app = application(self.ids, Access(tokens), longest=60)
 
     async def answer(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[Any], bytes]:

@@ -64,4 +64,6 @@ def _masked(name: str, value: object) -> object:
     if name.endswith("_command"):  # an argument may be a secret
         program, *arguments = shlex.split(str(value))
         return f"{program} ***" if arguments else program
-    return mask(value) if name.endswith("_url") and isinstance(value, str) else value
+    if name == "token":
+        return "***"
+    return mask(value) if name.endswith(("_url", "server")) and isinstance(value, str) else value

@@ -49,7 +49,8 @@ def inspect(session: Session, *, tag: str, deleted: bool, as_json: bool) -> int:
     if as_json:
         show_json(view(seen))
     else:
-        direct = session.settings().redis_url == "none"
+        settings = session.settings()
+        direct = settings.redis_url == "none" and not settings.server
         if deleted:
             when = ago(seen.store.timestamp, now_ms())
             say(f"{plain(tag)} was deleted {when}. If it is created again, it starts after max")

@@ -34,6 +34,9 @@ T = TypeVar("T")
 #: its own.
 _SERVERS: Final = {"redis": "ISSUER_REDIS_URL", "store": "ISSUER_STORE_URL", "config": "ISSUER_CONFIG"}
 
+#: Arguments of a client of a server, which a double is not.
+_CLIENT: Final = ("server", "token", "token_file")
+
 #: Environment variable with the servers of the doubles, as JSON.
 _DOUBLES: Final = "DJANGO_ISSUER_DOUBLES"
 
@@ -149,7 +152,7 @@ def _doubled(using: str) -> dict[str, Any]:
     from issuer.testing import Double
 
     _, given = given_to(using)
-    kept = {name: value for name, value in given.items() if name not in (*_SERVERS, "journal")}
+    kept = {name: value for name, value in given.items() if name not in (*_SERVERS, *_CLIENT, "journal")}
     known = json.loads(os.environ.get(_DOUBLES, "{}"))
     if using not in known:
         made = Double(**kept).__enter__()

@@ -89,7 +89,9 @@ class Origin:
         state, runtime = self._state, self._runtime
         if state.ended is not None:
             return
-        if state.source is not None:
+        if state.elsewhere:
+            self._yield_to_server()
+        elif state.source is not None:
             state.buffer = None
             self._publish(state.source.ready)
         elif self.mode is Mode.DIRECT or self.lease_size():
@@ -112,6 +114,16 @@ class Origin:
                 runtime.fast_path.unpublish(state.tag)
             else:
                 self._publish(self._draws)
+
+    def _yield_to_server(self) -> None:
+        """Drop the numbers in memory: the tag has got a scheme, and the server draws its numbers from now on."""
+        buffer, self._state.buffer = self._state.buffer, None
+        if buffer is not None:
+            wasted = unused(*buffer.empty())
+            self._state.numbers += buffer.count
+            if wasted:
+                self._runtime.emit(NumbersWasted(self.tag, wasted))
+        self._runtime.fast_path.unpublish(self.tag)
 
     def _publish(self, numbers: Iterator[int] | None) -> None:
         state, fast_path = self._state, self._runtime.fast_path
@@ -173,15 +185,15 @@ class Origin:
 
     def use(self, record: Tag) -> None:
         """Use this record from now on. Raises ConfigurationError if its scheme is not available here."""
-        state = self._state
-        counts = strategy(record.scheme) == SEGMENT
+        state, elsewhere = self._state, self._runtime.elsewhere(record)
+        counts = strategy(record.scheme) == SEGMENT and not elsewhere
         scheme = self._runtime.scheme(record) if record.scheme_id and counts else None  # first, as it may raise
         with self.lock.thread, self.lock.call():
             if turn(record.scheme_id) < turn(state.scheme_id):
                 # This record is outdated and arrived late. Its scheme would convert newer counters to numbers that were
                 # already issued (seen: 2 repeats in 533 numbers).
                 return
-            near = state.use(record, scheme)
+            near = state.use(record, scheme, elsewhere=elsewhere)
             self._settle()
         if near is not None:
             self._runtime.emit(near)

@@ -41,6 +41,7 @@ class Runtime:
             left. A caller adds a tag when it uses the slow path, see `Supply.used`.
         seen: Highest number seen of each tag that this process has forgotten, because nobody used it.
         emit: Delivers an event to the observers.
+        elsewhere: Whether the server of this client draws the numbers of the tag with this record.
         source: Loads the code of strategies. Returns the function that makes the source of a tag without a counter.
         application: Name of the service, for the ledger.
     """
@@ -60,5 +61,6 @@ class Runtime:
     moving: set[str]
     seen: dict[str, int]
     emit: Emit
+    elsewhere: Callable[[Tag], bool]
     source: Callable[[], Callable[[Tag], TagSource]]
     application: str = ""

@@ -14,6 +14,8 @@ class TagSource(Protocol):
 
     #: Whether its resources were released, or are being released.
     left: bool
+    #: Whether callers that call at the same time share one `take`. Such a source has no periodic work.
+    shared: bool
 
     @property
     def ready(self) -> Iterator[int] | None:

@@ -51,6 +51,8 @@ class TagState:
         self.buffer: Buffer | None = None
         #: Makes the numbers if the tag's strategy has no counter. None before the first of them, and for other tags.
         self.source: TagSource | None = None
+        #: Whether the server of this client draws the numbers.
+        self.elsewhere = False
         #: Whether the hash is known to belong to this store. Until then each draw takes the slow path and checks it.
         self.owned = False
         #: None while this process issues numbers of the tag. After that: the error that callers get.
@@ -68,9 +70,9 @@ class TagState:
         #: The limit and period for which LimitNear was last sent.
         self._warned_of: tuple[int, int] | None = None
 
-    def use(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
+    def use(self, record: Tag, scheme: Numbering | None, *, elsewhere: bool) -> LimitNear | None:
         """Keep the record that was just read, and its scheme. Returns LimitNear if this event must be sent."""
-        before, self.record = self.record, record
+        before, self.record, self.elsewhere = self.record, record, elsewhere
         self.read_at = monotonic()
         self.scheme, self.scheme_id = scheme, record.scheme_id
         return self.near_limit(0, reserved_now=before is not None and record.max > before.max)
@@ -145,7 +147,9 @@ class TagState:
     @property
     def counts(self) -> bool:
         """Whether a counter makes the tag's numbers. True too while the record is unknown."""
-        return self.source is None and (self.record is None or strategy(self.record.scheme) == SEGMENT)
+        if self.source is not None or self.elsewhere:
+            return False
+        return self.record is None or strategy(self.record.scheme) == SEGMENT
 
     @property
     def open(self) -> Iterable[int]:

@@ -154,9 +154,10 @@ class Supply:
     def alone(self) -> bool:
         """Whether each caller must use `obtain`: the tag has no counter, or the process has segments of its own.
 
-        All other callers can share a draw from Redis.
+        All other callers can share a draw from Redis, or from the server of this client.
         """
-        return self.state.source is not None or self.origin.mode is Mode.DIRECT
+        source = self.state.source
+        return self.origin.mode is Mode.DIRECT if source is None else not source.shared
 
     def at_hand(self, n: int) -> range | None:
         """Take up to n numbers from memory without waiting. None: there are none, or `obtain` must check them first."""
@@ -337,7 +338,7 @@ class Supply:
     @property
     def moved(self) -> bool:
         """Whether the next sweep must check the tag: it was used since `moved` was last read, or work is left."""
-        if self.state.source is not None:
+        if self.state.source is not None and not self.state.source.shared:
             return True
         noticed, issued = self._noticed, self.state.issued
         if issued != noticed[0]:  # draws on the fast path do not set `used_at`

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.tokens import Scope
-from issuer.doors.web import numbers, store, tags, upkeep
+from issuer.doors.web import numbers, relay, store, tags, upkeep
 from issuer.doors.web.calls import Request
 from issuer.doors.web.fields import KINDS, NUMBER, Members, member
 from issuer.doors.web.replies import Problem, Reply
@@ -199,6 +199,12 @@ ROUTES: Final = (
             "tag": member(str, "Name of the tag. Empty for calls that concern no tag"),
             "arguments": member(dict[str, Any], "Arguments of the call"),
         }, ["call"]),
+    ),
+    Route(
+        "POST", "/v1/redis", "redis",
+        "Use the Redis of this issuer: for a client that has neither Redis nor a store.",
+        relay.redis, READ, "Relayed", checked=True,
+        body=_body({"step": member(dict[str, Any], "Commands, each with its key without the prefix")}, ["step"]),
     ),
     Route("GET", "/livez", "livez", "Liveness probe: 200 while this process runs.", upkeep.alive, (), "Health"),
     Route("GET", "/readyz", "readyz",

@@ -140,6 +140,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         }
     ),
     "Findings": _shape({"findings": _list("Finding")}),
+    "Relayed": _shape({"replies": {"description": "The reply of each command"}}),
     "Stored": _shape(
         {
             "result": {"description": "What the call returned"},

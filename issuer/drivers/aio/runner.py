@@ -19,7 +19,6 @@ from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.link import Draw, abandoned
 from issuer.drivers.running import AnyRunner, thrown
 from issuer.drivers.store_pool import GRACE, Answer
-from issuer.errors import ConfigurationError
 from issuer.forks import refuse_inherited
 from issuer_persistence.contract import Store
 
@@ -87,8 +86,8 @@ class AsyncRunner(AnyRunner[Any]):
 
     redis: AsyncConnections | None
 
-    def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float) -> None:
-        super().__init__(store, redis, store_timeout)
+    def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float, relay: Any = None) -> None:
+        super().__init__(store, redis, store_timeout, relay)
         #: The draws that process a reply of Redis although their caller was cancelled.
         self._left: set[Draw[Any]] = set()
 
@@ -156,7 +155,7 @@ class AsyncRunner(AnyRunner[Any]):
             case Wait():
                 return await waited(step.flight, step.seconds)
         if self.redis is None:
-            raise ConfigurationError("this issuer has no Redis")
+            return await self._result(self.instead(step), deadline, tag)
         with spans.around(step, tag):
             return await self.redis.do(step, deadline, tag)
 

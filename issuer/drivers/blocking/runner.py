@@ -12,7 +12,7 @@ from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.drivers import spans
 from issuer.drivers.running import AnyRunner, thrown
 from issuer.drivers.store_pool import StorePool
-from issuer.errors import CalledWithin, ConfigurationError
+from issuer.errors import CalledWithin
 from issuer.forks import refuse_inherited
 from issuer.reentry import amid_locks, callees
 from issuer.threads import finished
@@ -128,7 +128,7 @@ class Runner(AnyRunner[Any]):
                 return waited(step.flight, step.seconds)
         redis = self.redis
         if redis is None:
-            raise ConfigurationError("this issuer has no Redis")
+            return self._result(self.instead(step), deadline, tag)
         with spans.around(step, tag):
             return finished(lambda: redis.do(step, deadline, tag))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+with suppress(ImportError):  # Windows has none, and a client of a server needs no files
+    import fcntl
 
 from issuer.errors import ConfigurationError, CorruptState, Unavailable
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import json
 import re
-import select
+import selectors
 import socket
 import ssl
 from collections import deque
+from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -48,8 +49,11 @@ class Lost(Unconfirmed):
 class Channel:
     """The address of a server, the token, and the connections."""
 
-    def __init__(self, url: str) -> None:
-        """Parse `issuer+https://TOKEN@host:port/prefix?ssl_ca=path`. Raises Misconfigured if the URL is wrong."""
+    def __init__(self, url: str, token: str = "") -> None:
+        """Parse `issuer+https://TOKEN@host:port/prefix?ssl_ca=path`. Raises Misconfigured if the URL is wrong.
+
+        `token`: the token, if it is not in the URL.
+        """
         address, options = parameters(url)
         scheme, _, rest = address.partition("://")
         if wrong := flaw(url):
@@ -59,7 +63,7 @@ class Channel:
             raise Misconfigured(f"{mask(url)}: the only parameter is ssl_ca, with issuer+https")
         authority, _, path = rest.partition("/")
         login, _, place = authority.rpartition("@")
-        path, token = f"/{path}".rstrip("/"), unquote(login)
+        path, token = f"/{path}".rstrip("/"), unquote(login) or token
         try:
             parts = urlsplit(f"//{place}")
             self._host, self._port = parts.hostname or "", parts.port or (443 if self._secure else 80)
@@ -79,8 +83,12 @@ class Channel:
         self._closed = False
         self._idle: deque[tuple[_Connection, float]] = deque()
 
-    def post(self, path: str, content: dict[str, Any], timeout: float) -> Any:
-        """Send a JSON object, and return the JSON of the reply.
+    def post(
+        self, path: str, content: Mapping[str, Any] | None, timeout: float, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """Send a JSON object, or a GET without one, and return the JSON of the reply. `headers`: further ones.
+
+        If the reply is an error, the exception has it as `reply`.
 
         Raises Lost if the connection ends, or if the reply is not that of the server. Raises Unconfirmed if the server
         does not answer in time or cannot serve the call now, NotAllowed if the token does not allow the call,
@@ -90,7 +98,8 @@ class Channel:
             raise Misconfigured(f"{self.url} is closed")
         connection = self._connection(CallDeadline(timeout))
         try:
-            connection.request("POST", self._path + path, json.dumps(content).encode(), self._headers)
+            method, sent = ("GET", None) if content is None else ("POST", json.dumps(content).encode())
+            connection.request(method, self._path + path, sent, {**self._headers, **(headers or {})})
             reply = connection.getresponse()
             body = reply.read(_REPLY_MOST)
         except (OSError, HTTPException, Unconfirmed) as error:
@@ -119,10 +128,15 @@ class Channel:
         return found
 
     def _refused(self, status: int, problem: dict[str, Any]) -> StoreError:
+        error = self._meaning(status, problem)
+        error.reply = problem
+        return error
+
+    def _meaning(self, status: int, problem: dict[str, Any]) -> StoreError:
         said, code = f"{self.url}: {problem.get('detail') or f'status {status}'}", problem.get("code")
         if code == "forbidden":
             return NotAllowed(said, str(problem.get("caller")), str(problem.get("scope")))
-        if status in _PROXIED and code is None:
+        if status in _PROXIED and code in (None, "failed"):  # or the server stops
             return Lost(said)
         if status in _PASSING:
             return Unconfirmed(said)
@@ -211,9 +225,9 @@ class _Reader(io.RawIOBase):
 
 def _readable(connection: HTTPConnection) -> bool:
     """Whether there is something to read on an idle connection: its end, which the server has sent."""
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 def _context(ca: str | None, url: str) -> ssl.SSLContext:

@@ -20,12 +20,15 @@ from tests.doors.http.doors import Door, open_door, tokens
 SCOPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("next", "take", "reserve", "warm"), frozenset({"issue"})),
     **dict.fromkeys(("peek", "decode"), frozenset({"issue", "read"})),
-    **dict.fromkeys(("who", "segments", "tags", "inspect", "verify", "doctor", "metrics"), frozenset({"read"})),
+    **dict.fromkeys(
+        ("who", "segments", "tags", "inspect", "verify", "doctor", "metrics", "redis"), frozenset({"read"})
+    ),
     **dict.fromkeys(("create", "configure", "delete", "halt", "recover"), frozenset({"admin"})),
     "store": frozenset({"reserve"}),
     **dict.fromkeys(("livez", "readyz", "openapi", "docs"), frozenset()),
 }
 BODIES: Mapping[str, Any] = {
+    "redis": {"step": {"kind": "pipeline", "commands": [{"words": ["HMGET", ":{a}", "cur"], "key": ":{a}"}]}},
     "store": {"call": "get", "tag": "a"},
     "take": {"n": 2}, "reserve": {"n": 2}, "create": {"tag": "made"}, "configure": {"step": 7}, "next": None,
 }  # fmt: skip

@@ -1,0 +1,222 @@
+"""The server of a client that has neither Redis nor a store: it draws the numbers that the client cannot draw itself.
+
+The client's calls to the store go through `issuer_persistence.remote`. This module sends the rest to the server, over
+the same connections: draws of strict tags, of keys and of texts, and the commands for Redis of operators' methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from issuer.clock import Deadline, pause
+from issuer.core.issued import Issued
+from issuer.core.scheme_record import SEGMENT, SNOWFLAKE, strategy
+from issuer.core.steps import Ask, Elsewhere, Masters, Pipeline, Send, Sighting, Silence, Step, Steps, Visit, ask, sleep
+from issuer.errors import InvalidArgument, IssuerError, RedisUnavailable, restored
+from issuer.gateway.commands import RedisCall
+from issuer.gateway.relayed import reply_of, sent
+from issuer_persistence.errors import StoreError, Unconfirmed
+from issuer_persistence.records import Tag
+from issuer_persistence.remote.channel import Channel, Lost
+
+T = TypeVar("T")
+
+#: The names of the steps in a request.
+_KINDS: Mapping[type[Step], str] = {
+    Send: "pipeline",
+    Pipeline: "pipeline",
+    Visit: "visit",
+    Elsewhere: "elsewhere",
+    Masters: "masters",
+    Silence: "silence",
+}
+
+#: Members of an error's reply that are no attributes of the error.
+_BESIDE = frozenset({"type", "title", "status", "code", "detail", "error", "message"})
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Sends requests to the server. `prefix`: that of the client's keys, which are sent without it."""
+
+    channel: Channel
+    prefix: str
+
+    @staticmethod
+    def served_here(record: Tag) -> bool:
+        """Whether a client makes the tag's numbers itself: from segments in its memory, or from a machine number."""
+        kind = strategy(record.scheme)
+        return kind == SNOWFLAKE or (kind == SEGMENT and record.order == "trend" and not record.scheme)
+
+    def ask(self, step: Step) -> Ask:
+        """Return the request that does in the Redis of the server what this step does in one's own."""
+        calls = [*step.calls] if isinstance(step, Pipeline | Elsewhere) else []
+        calls = [step.call] if isinstance(step, Send | Visit) else calls
+        content: dict[str, Any] = {"kind": _KINDS[type(step)], "commands": [sent(each, self.prefix) for each in calls]}
+        if isinstance(step, Visit):
+            content["server"] = step.server
+
+        def question(_: object, seconds: float) -> object:
+            try:
+                found = self.post("/v1/redis", {"step": content}, seconds)
+            except Unconfirmed as error:
+                raise RedisUnavailable(str(error)) from error
+            return _answer(step, calls, found["replies"])
+
+        return Ask(question)
+
+    def post(self, path: str, content: dict[str, Any] | None, seconds: float, **headers: str) -> dict[str, Any]:
+        """Return the reply, to a GET without `content`. Raises the error of the server, or Lost if it did not reply."""
+        try:
+            sent = None if content is None else {**content, "timeout": seconds}
+            found = self.channel.post(path, sent, seconds, headers)
+        except StoreError as error:
+            if isinstance(error, Lost) or "code" not in error.reply:
+                raise
+            raise _error(error.reply) from error
+        return dict(found)
+
+    def draw(self, make: Callable[[float], T], deadline: Deadline) -> Steps[T]:
+        """Call `make` with the seconds that are left. While the server cannot be reached, try again until the deadline.
+
+        A request that was lost may have drawn numbers: these are a gap.
+        """
+        attempt = 0
+        while True:
+            try:
+                return (yield from ask(lambda _, seconds: make(seconds)))
+            except Lost:
+                if deadline.left() <= 0:
+                    raise
+            yield from sleep(min(pause(attempt), deadline.left()))
+            attempt += 1
+
+    def issue(self, tag: str, how: Any, deadline: Deadline) -> Steps[Issued]:
+        """Issue one number at the server. With a key, a request that was lost returns the same number again."""
+        content, headers = _keys(tag, how), dict[str, str]()
+        if how.key is not None:
+            content["ttl"], headers["idempotency-key"] = how.ttl, how.key
+        path = path_of(tag, "next")
+        return _issued((yield from self.draw(lambda left: self.post(path, content, left, **headers), deadline)))
+
+    def findings(self) -> Steps[list[dict[str, Any]]]:
+        """Return what `doctor` finds at the server. A remedy has no fields: each brace in it is doubled."""
+        found = yield from ask(lambda _, seconds: self.post("/v1/doctor", None, seconds))
+        for each in found["findings"]:
+            each["advice"], each["error"] = each.pop("remedy").replace("{", "{{").replace("}", "}}"), None
+        return list(found["findings"])
+
+    def peek(self, tag: str, how: Any) -> Steps[Issued]:
+        """Return the number that the server will issue next."""
+        path = path_of(tag, "peek", **_keys(tag, how))
+        return _issued((yield from ask(lambda _, seconds: self.post(path, None, seconds))))
+
+
+def _answer(step: Step, calls: Sequence[RedisCall[Any]], found: Any) -> object:
+    """Return the result of the step, from the replies of the server."""
+    match step:
+        case Masters():
+            return [tuple(each) for each in found]
+        case Silence():
+            return found
+        case Elsewhere():
+            return [
+                [Sighting(each["node"], _reply(call, each), each["error"]) for each in sightings]
+                for call, sightings in zip(calls, found, strict=True)
+            ]
+    answers = [_reply(call, each) for call, each in zip(calls, found, strict=True)]
+    if isinstance(step, Pipeline):
+        return answers
+    if isinstance(answers[0], IssuerError):
+        raise answers[0]
+    return answers[0]
+
+
+def _reply(call: RedisCall[Any], found: Mapping[str, Any]) -> Any:
+    """Return the decoded reply of a command, or its error. None for an error that is a text."""
+    error = found.get("error")
+    if error:
+        return _error(error) if isinstance(error, Mapping) else None
+    return call.decode(reply_of(found["reply"]))
+
+
+def _error(problem: Mapping[str, Any]) -> IssuerError:
+    values = {name: each for name, each in problem.items() if name not in _BESIDE}
+    return restored(str(problem.get("code")), str(problem.get("detail", problem.get("message"))), values)
+
+
+def path_of(tag: str, act: str, **query: str) -> str:
+    """Return the path of a route of a tag, with this query."""
+    if tag in (".", ".."):  # proxies resolve such names
+        tag, query = "-", {**query, "tag": tag}
+    return f"/v1/tags/{quote(tag, safe='')}/{act}{'?' if query else ''}{urlencode(query)}"
+
+
+def _keys(tag: str, how: Any) -> dict[str, Any]:
+    """Return the keys that select a part of the tag. JSON has only keys in UTF-8."""
+    given = {name: getattr(how, name) for name in ("shard_key", "restart_key") if getattr(how, name) is not None}
+    try:
+        return {name: key.decode() if isinstance(key, bytes) else key for name, key in given.items()}
+    except UnicodeDecodeError as error:
+        raise InvalidArgument("must be UTF-8", tag=tag, value=how.shard_key, argument="shard_key") from error
+
+
+def _issued(found: Mapping[str, Any]) -> Issued:
+    number = found["number"]
+    text, period, shard = str(found.get("text", number)), found.get("period"), found.get("shard")
+    return Issued(found["tag"], number, text, period=period, shard=shard)
+
+
+class RelaySource:
+    """Draws the numbers of one tag at the server. Callers that call at the same time share a request."""
+
+    #: Callers share a draw; see `Supply.alone`.
+    shared = True
+
+    def __init__(self, relay: Relay, tag: str) -> None:
+        self._relay, self._tag = relay, tag
+        self.left = True
+
+    @property
+    def ready(self) -> Iterator[int] | None:
+        """None: no number is in memory."""
+        return None
+
+    @property
+    def equipped(self) -> bool | None:
+        """None: a machine number is not needed."""
+        return None
+
+    def take(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
+        """Return n numbers. If an error comes after some of them, return these."""
+        relay, tag = self._relay, self._tag
+        # Not the route `next`: if the tag has a format, a number of which no text can be made is refused there.
+        path = path_of(tag, "take")
+        try:
+            found = yield from relay.draw(lambda left: relay.post(path, {"n": n}, left), deadline)
+        except IssuerError as error:
+            if error.drawn:
+                return list(error.drawn)
+            raise
+        return list(found["numbers"])
+
+    def found(self, _: Deadline) -> Steps[None]:
+        """Do nothing: the server has its own source."""
+        return
+        yield
+
+    def sweep(self, _: Deadline) -> Steps[None]:
+        """Do nothing: there are no resources."""
+        return
+        yield
+
+    def end(self) -> None:
+        """Do nothing: there are no resources."""
+
+    def close(self, _: Deadline) -> Steps[None]:
+        """Do nothing: there are no resources."""
+        return
+        yield

@@ -1,0 +1,355 @@
+"""A program that needs one address and one token: its issuer has neither Redis nor a store, but a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import issuer
+from issuer.doors.tokens import line_for
+from issuer.gateway import tag_scripts
+from issuer.gateway.commands import pack
+from issuer.gateway.relayed import sent
+from tests.colours import COLOURS
+from tests.servers.web import WebServer
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+pytestmark = [pytest.mark.live, pytest.mark.covers("U.25")]
+
+#: Times that a busy machine needs.
+PATIENT: dict[str, Any] = {"timeout": 60, "store_timeout": 60}
+
+
+@pytest.fixture
+def server(redis_url: str, tmp_path: Path) -> Iterator[WebServer]:
+    made = WebServer(f"sqlite:///{tmp_path}/store.db", redis=redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[*COLOURS])
+def client(request: pytest.FixtureRequest, server: WebServer) -> Iterator[Any]:
+    with COLOURS[request.param](server=server.address, **PATIENT) as ids:
+        yield ids
+
+
+def token_of(path: Path, *scopes: Any, tags: tuple[str, ...] = ("*",)) -> str:
+    """Write a tokens file with one token, and return the token."""
+    token = "issuer_" + "x" * 43
+    path.write_text(line_for(token, "billing", scopes, tags))
+    return token
+
+
+def test_each_kind_of_tag_has_the_numbers_that_the_server_has(client: Any, server: WebServer) -> None:
+    kinds: dict[str, dict[str, Any]] = {
+        "strict": {},
+        "trend": {"order": "trend"},
+        "text": {"format": "INV-{seq:04d}"},
+        "daily": {"restart": "daily", "format": "{date:%y%m%d}-{seq:03d}"},
+        "shards": {"shards": {"shard_bits": 2}},
+        "series": {"keyed": True, "format": "{key}-{seq}"},
+        "snow": {"strategy": "snowflake"},
+    }
+    for name, options in kinds.items():
+        client.create(name, **options)
+    assert [client.next("strict") for _ in range(3)] + client.take("strict", 2) == [1, 2, 3, 4, 5]
+    assert server.run(server.ids.next("strict")) == 6
+    assert [client.next("trend") for _ in range(3)] == [1, 2, 3]
+    assert server.run(server.ids.next("trend")) > 3
+    assert str(client.issue("text")) == "INV-0001"
+    assert str(client.peek("text")) == "INV-0002"
+    assert client.next("text") == 2
+    assert str(client.issue("daily")).endswith("-001")
+    assert client.issue("shards", shard_key="a").shard == server.run(server.ids.issue("shards", shard_key="a")).shard
+    assert str(client.issue("series", restart_key="acme")) == "acme-1"
+    assert str(client.peek("series", restart_key="acme")) == "acme-2"
+    snow = [client.next("snow"), *client.take("snow", 2), server.run(server.ids.next("snow"))]
+    assert len({*snow}) == 4
+    assert client.decode("snow", snow[0]).fields["machine"] != client.decode("snow", snow[3]).fields["machine"]
+    assert client.next("strict", key="order-1") == client.next("strict", key="order-1") == 7
+    assert client.next("trend", key="order-1") == client.next("trend", key="order-1")
+
+
+def test_operators_methods_reach_the_redis_of_the_server(client: Any, server: WebServer) -> None:
+    client.create("a", step=100)
+    assert client.take("a", 5) == [1, 2, 3, 4, 5]
+    assert client.inspect("a").redis.cur == 5
+    client.configure("a", start=1000)
+    assert client.next("a") == 1000
+    [done] = client.recover("a")
+    assert client.next("a") == done.new + 1
+    assert client.verify("a") == []
+    assert client.who("a", 3).entries
+    assert bool(client.ready())
+    assert {"redis", "store"} & {each.subject.partition(":")[0] for each in client.doctor()} or client.doctor()
+    client.halt("a")
+    with pytest.raises(issuer.StoreBehind):
+        client.take("a", 1000)
+    client.recover("a")
+    client.delete("a")
+    with pytest.raises(issuer.UnknownTag):
+        server.run(server.ids.next("a"))
+    client.create("a")
+    assert client.next("a") > done.new
+
+
+def test_a_trend_tag_goes_on_while_the_server_is_away_and_gives_back_what_is_left(
+    server: WebServer,
+) -> None:
+    ids = issuer.connect(server.address, **PATIENT)
+    ids.create("a", order="trend", step=100, ahead=2)
+    numbers = [ids.next("a")]
+    server.before = lambda _: True  # the line is cut
+    numbers += [ids.next("a") for _ in range(100)]
+    assert numbers == list(range(1, 102))
+    server.before = None
+    ids.close()
+    entries = server.run(server.ids.segments("a")).entries
+    assert max(each.high for each in entries) == 101
+
+
+def test_the_ledger_has_the_name_of_the_token(redis_url: str, tmp_path: Path) -> None:
+    token = token_of(tmp_path / "tokens", "issue", "reserve", "admin")
+    server = WebServer(f"sqlite:///{tmp_path}/store.db", tmp_path / "tokens", redis=redis_url)
+    try:
+        with issuer.connect(server.address, token=token, **PATIENT) as ids:
+            ids.create("a", order="trend")
+            ids.next("a")
+            assert {each.application for each in ids.segments("a").entries} == {"billing"}
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("key", [None, "order-1"])
+def test_a_lost_reply_costs_a_number_and_repeats_none(client: Any, server: WebServer, key: str | None) -> None:
+    client.create("a")
+    assert client.next("a") == 1
+    lost: list[bytes] = []
+
+    def lose(body: bytes) -> bool:
+        lost.append(body)
+        return len(lost) == 1
+
+    server.after = lose
+    number = client.next("a", key=key)
+    assert number == (3 if key is None else 2)
+    assert len(lost) == 2
+    assert client.next("a") == number + 1
+
+
+def test_a_strict_call_waits_for_a_server_that_comes_back(client: Any, server: WebServer) -> None:
+    client.create("a")
+    assert client.next("a") == 1
+    cut: list[bytes] = []
+
+    def away(body: bytes) -> bool:
+        cut.append(body)
+        return len(cut) < 4
+
+    server.before = away
+    assert client.next("a") == 2
+    assert len(cut) == 4
+
+
+def test_a_server_that_stays_away_is_an_error_at_the_deadline(client: Any, server: WebServer) -> None:
+    client.create("a")
+    client.next("a")
+    server.before = lambda _: True
+    with pytest.raises(issuer.StoreUnavailable):
+        client.next("a", timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "allowed"),
+    [(("issue", "reserve"), {"next", "peek"}), (("reserve",), {"peek"}), (("read", "reserve"), {"peek", "inspect"})],
+)
+def test_what_the_token_does_not_allow_is_forbidden(
+    redis_url: str, tmp_path: Path, scopes: tuple[str, ...], allowed: set[str]
+) -> None:
+    token = token_of(tmp_path / "tokens", *scopes, tags=("a", "b"))
+    server = WebServer(f"sqlite:///{tmp_path}/store.db", tmp_path / "tokens", redis=redis_url)
+    try:
+        for tag in ("a", "c"):
+            server.run(server.ids.create(tag))
+        server.run(server.ids.next("a"))
+        with issuer.connect(server.address, token=token, **PATIENT) as ids:
+            calls: dict[str, Callable[[], object]] = {
+                "next": lambda: ids.next("a"),
+                "other": lambda: ids.next("c"),
+                "inspect": lambda: ids.inspect("a"),
+                "read": lambda: relay.post("/v1/redis", {"step": reading}, 60),
+                "create": lambda: ids.create("b"),
+                "configure": lambda: ids.configure("a", step=7),
+                "halt": lambda: ids.halt("a"),
+                "recover": lambda: ids.recover("a"),
+                "delete": lambda: ids.delete("a"),
+            }
+            relay: Any = ids.engine.config.relay
+            reading = {"kind": "pipeline", "commands": [sent(tag_scripts.read_raw("issuer:{c}"), "issuer")]}
+            refused = {}
+            for name, call in calls.items():
+                try:
+                    found: Any = call()
+                    assert name != "inspect" or found.redis_error is None
+                except issuer.Forbidden as error:
+                    refused[name] = error
+            assert {"other", "read", "create", "configure", "halt", "recover", "delete"} <= refused.keys()
+            assert ("next" in refused) is ("next" not in allowed)
+            assert {each.caller for each in refused.values()} == {"billing"}
+            assert refused["halt"].scope == "admin"
+    finally:
+        server.close()
+
+
+def test_threads_and_tasks_that_call_at_the_same_time_share_a_request(client: Any, server: WebServer) -> None:
+    client.create("a")
+    client.next("a")
+    requests: list[bytes] = []
+    together = threading.Event()
+
+    def counted(body: bytes) -> bool:
+        requests.append(body)
+        together.wait(60)
+        return False
+
+    server.before = counted
+    with ThreadPoolExecutor(32) as pool:
+        calls = [pool.submit(client.next, "a") for _ in range(32)]
+        until(lambda: requests)
+        until(lambda: len(pool._threads) == 32)
+        until(lambda: client.engine.registry.combiner("a").waiting or True)
+        together.set()
+        numbers = [call.result() for call in calls]
+    assert sorted(numbers) == list(range(2, 34))
+    assert len(requests) < 32
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_has_numbers_of_its_own(server: WebServer) -> None:
+    with issuer.connect(server.address, **PATIENT) as ids:
+        ids.create("s")
+        ids.create("t", order="trend")
+        numbers = [ids.next(tag) for tag in "st"]
+        ours = {*server.clients}
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            os.write(write, json.dumps([ids.next("s"), ids.next("t")]).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert {*server.clients} - ours, "the child has a connection of its own"
+        numbers += [ids.next(tag) for tag in "st"]
+        theirs = json.loads(os.read(read, 1000))
+        assert len({numbers[0], numbers[2], theirs[0]}) == len({numbers[1], numbers[3], theirs[1]}) == 3
+
+
+@contextmanager
+def refused(text: str) -> Iterator[None]:
+    with pytest.raises(issuer.ConfigurationError, match=text):
+        yield
+
+
+def test_a_server_beside_servers_of_ones_own_is_a_contradiction(tmp_path: Path, monkeypatch: Any) -> None:
+    with refused("contradict each other"):
+        issuer.connect("http://localhost:8000", store="memory://")
+    with refused("contradict each other"):
+        issuer.connect("http://localhost:8000", token="a", token_file=tmp_path / "token")
+    with refused("https://"):
+        issuer.connect("redis://localhost")
+    with refused("token_file"):
+        issuer.connect("http://localhost:8000", token_file=tmp_path / "none")
+    monkeypatch.setenv("ISSUER_SERVER", "http://localhost:8000")
+    with refused("ISSUER_SERVER"):
+        issuer.connect(store="memory://")
+
+
+def test_the_settings_and_the_command_line_name_a_server(server: WebServer, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("issuer_secret\n")
+    environment = {
+        **os.environ,
+        "ISSUER_SERVER": server.address,
+        "ISSUER_TOKEN_FILE": str(tmp_path / "token"),
+        "ISSUER_TIMEOUT": "60",
+    }
+
+    def ran(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "issuer", *words], env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    ran("create", "a")
+    assert ran("next", "a").strip() == "1"
+    assert json.loads(ran("inspect", "a", "--json"))["redis"]["cur"] == 1
+    assert "1 of 1" in ran("recover", "a", "--yes") or ran("next", "a")
+    assert server.address in ran("config")
+    del environment["ISSUER_TOKEN_FILE"]
+    environment |= {"ISSUER_SERVER": server.address.replace("//", "//secret1@"), "ISSUER_TOKEN": "secret2"}
+    assert "secret" not in ran("config") + ran("config", "--json")
+
+
+_PROGRAM = """
+import os, sys
+{before}
+import issuer
+ids = issuer.connect({address!r}, timeout=60)
+print(ids.next("a"), ids.next("t"))
+ids.close()
+print({{"redis", "pymongo", "sqlite3", "click", "msgspec"}} & {{*sys.modules}} or "small")
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "sys.modules['fcntl'] = None\nfor name in ('fork', 'register_at_fork', 'getuid'): vars(os).pop(name, None)"],
+    ids=["here", "without forks and fcntl"],
+)
+def test_a_client_loads_no_redis_and_no_store_and_needs_no_forks(server: WebServer, before: str) -> None:
+    server.run(server.ids.create("a"))
+    server.run(server.ids.create("t", order="trend"))
+    program = _PROGRAM.format(address=server.address, before=before)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["1 1", "small"], done.stderr
+
+
+def test_a_tag_that_gets_a_scheme_is_drawn_at_the_server_from_then_on(client: Any, server: WebServer) -> None:
+    client.create("a", order="trend", step=10)
+    numbers = [client.next("a") for _ in range(3)]
+    server.run(server.ids.configure("a", stride=2, offset=1))
+    numbers += [client.next("a") for _ in range(40)]
+    numbers += [server.run(server.ids.next("a")) for _ in range(3)]
+    assert numbers == sorted({*numbers})
+    assert [server.run(server.ids.decode("a", each)).value for each in numbers] == numbers
+    assert client.engine.registry.combiner("a").state.elsewhere
+
+
+def test_the_server_relays_no_command_that_could_issue_a_number(client: Any) -> None:
+    client.create("a")
+    client.next("a")
+    key = tag_scripts.read_hash("issuer:{a}").key
+    relay = client.engine.config.relay
+    for call in (
+        tag_scripts.draw(key, 1, None),
+        tag_scripts.lease(key, 10, None),
+        tag_scripts.load(key, 0, 10, 2, reign="0" * 40, born="x"),
+    ):
+        with pytest.raises(issuer.Forbidden):
+            relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [sent(call, "issuer")]}}, 10)
+    for words in (["FLUSHALL"], ["HMGET", "other", "x"], ["GET", ":{a}"], ["EVAL", "return 1", "0"]):
+        command = {"words": words, "key": ":{a}"}
+        with pytest.raises((issuer.Forbidden, issuer.InvalidArgument)):
+            relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [command]}}, 10)
+    assert pack("X")
+    assert client.next("a") == 2
