@@ -398,7 +398,7 @@ async def test_many_numbers_come_in_pieces_and_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("scheme", [{}, {"offset": 1, "stride": 3}], ids=["plain", "scheme"])
-async def test_others_have_their_turn_while_many_numbers_are_taken(scheme: dict[str, int]) -> None:
+async def test_others_have_their_turn_while_many_numbers_are_taken(scheme: dict[str, Any]) -> None:
     async with open_door() as door:
         # The numbers are in memory: while a draw waits for Redis, others have turns in any case.
         await door.ids.create("a", order="trend", step=5_000_000, lease=1_000_000, **scheme)
