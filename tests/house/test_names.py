@@ -146,7 +146,7 @@ TOOLS = {
 #: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
 HTTP = {"cursor", "number", "tags"}
 #: Requests about the server, not about a tag.
-OF_SERVER = {"store", "redis", "livez", "readyz", "metrics", "openapi", "docs"}
+OF_SERVER = {"livez", "readyz", "metrics", "openapi", "docs", "redis", "store"}
 
 
 def parameters(name: str) -> set[str]:

@@ -26,8 +26,8 @@ SECTION = "Servers"
     multiple=True,
     required=True,
     type=click.Choice(SCOPES),
-    help="Permission of the token. read: read tags. issue: draw numbers. admin: both, and change tags. "
-    "Can be repeated.",
+    help="Permission of the token. read: read tags. issue: draw numbers. reserve: be the store of another issuer. "
+    "admin: all of them, and change tags. Can be repeated.",
 )
 @click.option(
     "--tag",

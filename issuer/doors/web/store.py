@@ -83,10 +83,6 @@ class _Ids(Struct):
     ids: Annotated[list[_Text], Meta(max_length=PAGE)]
 
 
-class _OwnIds(Struct):
-    ids: Annotated[list[_Id], Meta(max_length=PAGE)]
-
-
 class _Create(Struct):
     settings: dict[str, dict[str, Any]]
 
@@ -104,7 +100,7 @@ class _Nothing(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _StoreCall:
     """A call for the store of this issuer. `given`: its arguments, of the type in `_CALLS`. `seconds`: its timeout."""
 
     store: Store
@@ -134,7 +130,7 @@ class _Call:
         self.caller.check("admin", self.tag)
 
 
-def _reserve(call: _Call) -> object:
+def _reserve(call: _StoreCall) -> object:
     said, store, seconds = call.given, call.store, call.seconds
     purpose = Purpose(said.reason, call.caller.name or said.application, said.born, call.named(said.id))
     if said.again and (found := _reserved(call)):
@@ -150,7 +146,7 @@ def _reserve(call: _Call) -> object:
     return replace(made, entry=said.id)
 
 
-def _reserved(call: _Call) -> Reservation | None:
+def _reserved(call: _StoreCall) -> Reservation | None:
     """Return the reservation that was made before with this id: the reply was lost. None if there is none."""
     found, record = call.own([call.given.id]), call.store.get(call.tag, timeout=call.seconds)
     if not found or record is None:
@@ -159,7 +155,7 @@ def _reserved(call: _Call) -> Reservation | None:
     return Reservation(record, found[0].low, found[0].high, call.given.id, store_id)
 
 
-def _hand_back(call: _Call) -> bool:
+def _hand_back(call: _StoreCall) -> bool:
     """Return numbers of the caller's own reservations. Its ledger entries say which numbers these are."""
     said, record = call.given, call.store.get(call.tag, timeout=call.seconds)
     entries = sorted(call.own(said.entries), key=lambda each: each.low)
@@ -173,7 +169,7 @@ def _hand_back(call: _Call) -> bool:
         return False
 
 
-def _tags(call: _Call) -> object:
+def _tags(call: _StoreCall) -> object:
     """Return a page of the tags that the token allows, and the last tag that was looked at, or None at the end."""
     count = min(call.given.count, PAGE)
     page = call.store.tags(after=call.given.after, count=count, timeout=call.seconds)
@@ -181,7 +177,7 @@ def _tags(call: _Call) -> object:
     return {"tags": sent(shown), "after": page[-1].tag if len(page) == count else None}
 
 
-def _configure(call: _Call) -> object:
+def _configure(call: _StoreCall) -> object:
     said, record = call.given, call.store.get(call.tag, timeout=call.seconds)
     if record is None or not _adapts(said, record):
         call.administer()
@@ -199,7 +195,7 @@ def _adapts(said: _Configure, record: Tag) -> bool:
     return auto and said.settings["step"] in range(record.min_step, record.max_step + 1)
 
 
-def _halt(call: _Call) -> bool:
+def _halt(call: _StoreCall) -> bool:
     """Halt a tag. A store that has lost reservations is halted for everybody, so this is in the audit log, too."""
     if call.given.below is None:
         call.administer()
@@ -207,7 +203,7 @@ def _halt(call: _Call) -> bool:
     return halted
 
 
-def _create_many(call: _Call) -> object:
+def _create_many(call: _StoreCall) -> object:
     settings = {}
     for tag, each in call.given.settings.items():
         if unknown := each.keys() - SETTINGS.keys() - {"above"}:
@@ -216,7 +212,7 @@ def _create_many(call: _Call) -> object:
     return call.store.create_many(settings, timeout=call.seconds)
 
 
-def _batch(call: _Call) -> object:
+def _batch(call: _StoreCall) -> object:
     said, options = call.given, call.given.options
     kind = next((kind for kind, (name, _) in READS.items() if name == said.read), None)
     if kind is None:
@@ -232,24 +228,24 @@ def _batch(call: _Call) -> object:
     return [{"error": error_sent(each)} if isinstance(each, StoreError) else {"result": sent(each)} for each in answers]
 
 
-def _witnessed(call: _Call) -> object:
+def _witnessed(call: _StoreCall) -> object:
     tops = call.store.witnessed(timeout=call.seconds)
     return {tag: top for tag, top in tops.items() if call.caller.may("reserve", tag)}
 
 
-def _examine(call: _Call) -> object:
+def _examine(call: _StoreCall) -> object:
     facts = call.store.examine(timeout=call.seconds)
     return {"version": __version__, "lasting": facts.lasting, "time": facts.time or now_ms()}
 
 
-def _segments(call: _Call) -> object:
+def _segments(call: _StoreCall) -> object:
     said = call.given
     count = min(said.count, PAGE)
     return call.store.segments(call.tag, beyond=said.beyond, upward=said.upward, count=count, timeout=call.seconds)
 
 
 #: The calls: the scope of the token, the type of the arguments, and the function. The scope is checked for each tag.
-_CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_Call], object]]]] = {
+_CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_StoreCall], object]]]] = {
     "store_id": ("reserve", _Nothing, lambda call: call.store.store_id(timeout=call.seconds)),
     "made_id": ("reserve", _Nothing, lambda call: call.store.made_id(timeout=call.seconds)),
     "examine": ("reserve", _Nothing, _examine),
@@ -263,7 +259,7 @@ _CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_Call], object]]
     "configure": ("reserve", _Configure, _configure),
     "segments": ("reserve", _Page, _segments),
     "entries": ("reserve", _Ids, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
-    "own": ("reserve", _OwnIds, lambda call: call.own(call.given.ids)),
+    "own": ("reserve", _Ids, lambda call: call.own(call.given.ids)),
     "create_many": ("admin", _Create, _create_many),
     "delete": ("admin", _Nothing, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
     "recover": (
@@ -299,7 +295,7 @@ async def store(service: Service, request: Request) -> Reply:
 
     def question(store: Store, seconds: float) -> bytes:
         try:
-            return dumped({"result": sent(make(_Call(store, tag, given, seconds, request)))})
+            return dumped({"result": sent(make(_StoreCall(store, tag, given, seconds, request)))})
         except StoreError as error:
             if type(error) not in ERRORS:  # an error of the store itself may have its address
                 raise

@@ -112,7 +112,11 @@ async def test_options_of_a_batch_name_no_other_tag(tmp_path: Path) -> None:
         assert found["result"]["tag"] == "a"
 
 
-WRONG: list[tuple[str, dict[str, Any]]] = [
+BATCHES: tuple[dict[str, Any], ...] = (
+    {"tags": "a"}, {"tags": ["a"] * (BATCH + 1)}, {"tags": [{"$gt": ""}]}, {"options": {"newest": -1}},
+    {"options": {"newest": BATCH + 1}}, {"options": {"count": -1}}, {"options": []},
+)  # fmt: skip
+WRONG: list[tuple[str, Any]] = [
     *(("reserve", {**RESERVE, **each}) for each in (
         {"n": 0}, {"n": -5}, {"n": HIGHEST + 1}, {"n": 1.5}, {"n": "1"}, {"n": True}, {"at_least": -1},
         {"at_least": HIGHEST + 1}, {"id": ""}, {"id": "x" * 24}, {"id": ID + "\n"}, {"id": {"$gt": ""}},
@@ -125,16 +129,13 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     )),
     *(("tags", each) for each in ({"count": -1}, {"count": 1, "after": {"$gt": ""}}, {"count": 1, "after": "x" * 201})),
     *(("entries", each) for each in ({"ids": ID}, {"ids": [{"$gt": ""}]}, {"ids": [ID] * (PAGE + 1)})),
-    *(("own", each) for each in ({"ids": ["x"]}, {"ids": [{"$gt": ""}]}, {"ids": [ID] * (PAGE + 1)})),
+    *(("own", each) for each in ({"ids": [{"$gt": ""}]}, {"ids": [ID] * (PAGE + 1)})),
     *(("hand_back", {"entries": [ID], "version": "x", "used": 0, **each}) for each in (
         {"used": -1}, {"used": HIGHEST + 1}, {"entries": ["x"]}, {"entries": [{"$gt": ""}]}, {"version": {"$ne": ""}},
     )),
     *(("halt", each) for each in ({"below": -1}, {"below": HIGHEST + 1}, {"below": "1"})),
     *(("recover", each) for each in ({}, {"at_least": -1}, {"at_least": HIGHEST + 1}, {"at_least": None})),
-    *(("batch", {"read": "get", "tags": ["a"], "options": {}, **each}) for each in (
-        {"tags": "a"}, {"tags": ["a"] * (BATCH + 1)}, {"tags": [{"$gt": ""}]}, {"options": {"newest": -1}},
-        {"options": {"newest": BATCH + 1}}, {"options": {"count": -1}}, {"options": []},
-    )),
+    *(("batch", {"read": "get", "tags": ["a"], "options": {}, **each}) for each in BATCHES),
     ("configure", {"settings": {}, "raise_to": -1}),
     ("configure", {"settings": {}, "seen": {"$ne": ""}}),
     ("create_many", {"settings": {"a": []}}),
