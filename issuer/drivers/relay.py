@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 from issuer.clock import Deadline, pause
 from issuer.core.issued import Issued
 from issuer.core.scheme_record import SEGMENT, SNOWFLAKE, strategy
-from issuer.core.steps import Ask, Elsewhere, Masters, Pipeline, Send, Sighting, Silence, Step, Steps, Visit, ask, sleep
-from issuer.errors import InvalidArgument, IssuerError, RedisUnavailable, restored
+from issuer.core.steps import Ask, Elsewhere, Pipeline, Send, Sighting, Step, Steps, ask, sleep
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, RedisUnavailable, restored
 from issuer.gateway.commands import RedisCall
 from issuer.gateway.relayed import reply_of, sent
 from issuer_persistence.errors import StoreError, Unconfirmed
@@ -23,16 +23,6 @@ from issuer_persistence.records import Tag
 from issuer_persistence.remote.channel import Channel, Lost
 
 T = TypeVar("T")
-
-#: The names of the steps in a request.
-_KINDS: Mapping[type[Step], str] = {
-    Send: "pipeline",
-    Pipeline: "pipeline",
-    Visit: "visit",
-    Elsewhere: "elsewhere",
-    Masters: "masters",
-    Silence: "silence",
-}
 
 #: Members of an error's reply that are no attributes of the error.
 _BESIDE = frozenset({"type", "title", "status", "code", "detail", "error", "message"})
@@ -52,12 +42,20 @@ class Relay:
         return kind == SNOWFLAKE or (kind == SEGMENT and record.order == "trend" and not record.scheme)
 
     def ask(self, step: Step) -> Ask:
-        """Return the request that does in the Redis of the server what this step does in one's own."""
-        calls = [*step.calls] if isinstance(step, Pipeline | Elsewhere) else []
-        calls = [step.call] if isinstance(step, Send | Visit) else calls
-        content: dict[str, Any] = {"kind": _KINDS[type(step)], "commands": [sent(each, self.prefix) for each in calls]}
-        if isinstance(step, Visit):
-            content["server"] = step.server
+        """Return the request that does in the Redis of the server what this step does in one's own.
+
+        Raises ConfigurationError for a step that is done at the server only.
+        """
+        match step:
+            case Send(call):
+                kind, calls = "pipeline", [call]
+            case Pipeline(calls=several):
+                kind, calls = "pipeline", [*several]
+            case Elsewhere(several):
+                kind, calls = "elsewhere", [*several]
+            case _:
+                raise ConfigurationError(f"this issuer draws from {self.channel.url}: make this call at the server")
+        content = {"kind": kind, "commands": [sent(each, self.prefix) for each in calls]}
 
         def question(_: object, seconds: float) -> object:
             try:
@@ -117,16 +115,11 @@ class Relay:
 
 def _answer(step: Step, calls: Sequence[RedisCall[Any]], found: Any) -> object:
     """Return the result of the step, from the replies of the server."""
-    match step:
-        case Masters():
-            return [tuple(each) for each in found]
-        case Silence():
-            return found
-        case Elsewhere():
-            return [
-                [Sighting(each["node"], _reply(call, each), each["error"]) for each in sightings]
-                for call, sightings in zip(calls, found, strict=True)
-            ]
+    if isinstance(step, Elsewhere):
+        return [
+            [Sighting(each["node"], _reply(call, each), each["error"]) for each in sightings]
+            for call, sightings in zip(calls, found, strict=True)
+        ]
     answers = [_reply(call, each) for call, each in zip(calls, found, strict=True)]
     if isinstance(step, Pipeline):
         return answers

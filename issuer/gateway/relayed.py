@@ -5,31 +5,44 @@ Only commands that cannot issue a number are relayed. Numbers are drawn at the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from issuer.errors import InvalidArgument
 from issuer.gateway.commands import NAMES, RedisCall, evalsha, pack, script
 from issuer.gateway.keys import tag_of
 
-#: The scope that a token needs for each script and command. All others are rejected.
-SCOPES: dict[str, Literal["read", "reserve", "admin"]] = {
-    "read": "read",
-    "HMGET": "read",
-    "HGETALL": "read",
-    "machine_claim": "reserve",
-    "machine_renew": "reserve",
-    "machine_release": "reserve",
-    "floor": "admin",
-    "HSET": "admin",
-    "HDEL": "admin",
-    "INFO": "admin",
-    "CONFIG": "admin",
-    "CLUSTER": "admin",
-    "TIME": "admin",
+Scope = Literal["read", "reserve", "admin"]
+
+#: The beginnings of keys: of tags, and of the machine numbers of tags and namespaces. Each is followed by `:{name}`.
+_TAGS, _MACHINES = ("",), (":machines", ":namespace")
+
+#: The scripts and commands that are relayed: the scope that a token needs, and the beginnings of the keys.
+_RELAYED: Mapping[str, tuple[Scope, tuple[str, ...]]] = {
+    "read": ("read", _TAGS),
+    "HMGET": ("read", _TAGS),
+    "TIME": ("read", _TAGS + _MACHINES),
+    "floor": ("admin", _TAGS),
+    "HGETALL": ("read", _MACHINES),
+    "machine_claim": ("reserve", _MACHINES),
+    "machine_renew": ("reserve", _MACHINES),
+    "machine_release": ("reserve", _MACHINES),
+    "HSET": ("admin", _MACHINES),
+    "HDEL": ("admin", _MACHINES),
 }
 
-#: The hashes of a prefix: of tags, of machine numbers of a tag, and of machine numbers of a namespace.
-_KINDS = ("", ":machines", ":namespace")
+
+def required(name: str, words: list[str], key: str) -> tuple[Scope, str] | None:
+    """Return the scope that a token needs for a command, and the tag or namespace. None: it is not relayed.
+
+    `name`: name of a script, or "". `key`: the command's key without the prefix.
+    """
+    command = name or (words or [""])[0]
+    scope, beginnings = _RELAYED.get(command, ("admin", ()))
+    if bool(name) is not (command in NAMES):  # a script is not a command
+        return None
+    found = [tag for each in beginnings if (tag := tag_of(f"x{each}", f"x{key}")) is not None]
+    # Its key stands where the server puts its own. TIME has none, and only goes to the node that has the key.
+    return (scope, found[0]) if found and (words == ["TIME"] or words[1:2] == [key]) else None
 
 
 def sent(call: RedisCall[Any], prefix: str) -> dict[str, Any]:
@@ -40,7 +53,9 @@ def sent(call: RedisCall[Any], prefix: str) -> dict[str, Any]:
     words = _words(call.packed)
     found = next((name for name in NAMES if call.text and script(name).text == call.text), "")
     key = call.key.removeprefix(prefix)
-    words = [key if call.key and word == call.key else word for word in (words[2:] if found else words)]
+    words = words[2:] if found else words
+    if words[1:2] == [call.key]:
+        words[1] = key
     return {"script": found, "words": words, "key": key, "repeatable": call.repeatable}
 
 
@@ -72,23 +87,12 @@ def reply_of(found: Any) -> Any:
 
 
 def call_of(name: str, words: list[str], key: str, *, repeatable: bool, prefix: str) -> RedisCall[Any]:
-    """Return the command for this server's Redis, with the reply as it is.
+    """Return a command for this server's Redis, with the reply as it is. Check it with `required` first.
 
-    `name`: name of a script, or "". `key`: the command's key without the prefix, see `own_key`. `prefix`: that of this
-    server. Raises InvalidArgument.
+    `name`: name of a script, or "". `key`: the command's key without the prefix. `prefix`: that of this server.
     """
-    own = f"{prefix}{key}" if key else ""
-    at = 1 if words and (name or words[0].startswith("H")) else None
-    if at is not None and (len(words) <= at or words[at] != key):
-        raise InvalidArgument("must have its key in its place", argument="words")
-    placed = [own if place == at else word for place, word in enumerate(words)]
+    own = f"{prefix}{key}"
     if name:
-        if name not in NAMES or words[0] != "1":
-            raise InvalidArgument(f"must be the name of a script with one key, not {name}", argument="script")
-        return evalsha(name, (own,), placed[2:], lambda reply: reply, repeatable=repeatable)
+        return evalsha(name, (own,), words[2:], lambda reply: reply, repeatable=repeatable)
+    placed = [words[0], *([own] if len(words) > 1 else []), *words[2:]]
     return RedisCall(pack(*placed), "", lambda reply: reply, repeatable=repeatable, key=own)
-
-
-def tag_in(key: str) -> str | None:
-    """Return the tag or namespace to which a key without its prefix belongs. None if it is no key of the issuer."""
-    return next((tag for kind in _KINDS if (tag := tag_of(f"x{kind}", f"x{key}")) is not None), None)

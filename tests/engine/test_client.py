@@ -16,7 +16,6 @@ import pytest
 import issuer
 from issuer.doors.tokens import line_for
 from issuer.gateway import tag_scripts
-from issuer.gateway.commands import pack
 from issuer.gateway.relayed import sent
 from tests.colours import COLOURS
 from tests.servers.web import WebServer
@@ -191,6 +190,7 @@ def test_what_the_token_does_not_allow_is_forbidden(
                 "other": lambda: ids.next("c"),
                 "inspect": lambda: ids.inspect("a"),
                 "read": lambda: relay.post("/v1/redis", {"step": reading}, 60),
+                "nodes": lambda: relay.post("/v1/redis", {"step": nodes}, 60),
                 "create": lambda: ids.create("b"),
                 "configure": lambda: ids.configure("a", step=7),
                 "halt": lambda: ids.halt("a"),
@@ -199,6 +199,7 @@ def test_what_the_token_does_not_allow_is_forbidden(
             }
             relay: Any = ids.engine.config.relay
             reading = {"kind": "pipeline", "commands": [sent(tag_scripts.read_raw("issuer:{c}"), "issuer")]}
+            nodes = {"kind": "elsewhere", "commands": [sent(tag_scripts.read_raw("issuer:{a}"), "issuer")]}
             refused = {}
             for name, call in calls.items():
                 try:
@@ -206,7 +207,7 @@ def test_what_the_token_does_not_allow_is_forbidden(
                     assert name != "inspect" or found.redis_error is None
                 except issuer.Forbidden as error:
                     refused[name] = error
-            assert {"other", "read", "create", "configure", "halt", "recover", "delete"} <= refused.keys()
+            assert {"other", "read", "nodes", "create", "configure", "halt", "recover", "delete"} <= refused.keys()
             assert ("next" in refused) is ("next" not in allowed)
             assert {each.caller for each in refused.values()} == {"billing"}
             assert refused["halt"].scope == "admin"
@@ -347,9 +348,21 @@ def test_the_server_relays_no_command_that_could_issue_a_number(client: Any) -> 
     ):
         with pytest.raises(issuer.Forbidden):
             relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [sent(call, "issuer")]}}, 10)
-    for words in (["FLUSHALL"], ["HMGET", "other", "x"], ["GET", ":{a}"], ["EVAL", "return 1", "0"]):
-        command = {"words": words, "key": ":{a}"}
-        with pytest.raises((issuer.Forbidden, issuer.InvalidArgument)):
+    for key, script, *words in (
+        (":{a}", "", "FLUSHALL"),
+        (":{a}", "", "HMGET", ":{b}", "x"),
+        (":{a}", "", "hmget", "issuer:{b}", "x"),
+        (":{a}", "", "GET", ":{a}"),
+        (":{a}", "", "HSET", ":{a}", "cur", "0"),
+        (":{a}", "", "EVAL", "return 1", "0"),
+        (":{a}", "machine_claim", "1", ":{a}"),
+        (":{a}", "floor", "1", ":{b}"),
+        (":{a}", "HMGET", "1", ":{a}"),
+        ("", "", "CONFIG", "SET", "requirepass", "x"),
+        ("", "", "TIME"),
+        (":once:{a}", "", "HGETALL", ":once:{a}"),
+    ):
+        command = {"words": words, "key": key, "script": script, "repeatable": True}
+        with pytest.raises(issuer.Forbidden):
             relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [command]}}, 10)
-    assert pack("X")
     assert client.next("a") == 2
