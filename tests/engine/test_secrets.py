@@ -94,7 +94,7 @@ def test_nothing_of_a_redis_url(scheme: str, caplog: pytest.LogCaptureFixture) -
 def test_nothing_of_the_url_of_another_issuer(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for url in urls(scheme):
-        assert MARK not in mask(url) + tried(redis="none", store=url), ascii(url)
+        assert MARK not in mask(url) + shown_of(issuer.connect, redis="none", store=url, scheduler=None), ascii(url)
     sound = tried(redis="none", store=f"{scheme}://{MARK}%2f{MARK}@127.0.0.1:1/prefix")
     assert MARK not in sound + caplog.text
     assert f"{scheme}://127.0.0.1:1/prefix" in sound

@@ -603,4 +603,4 @@ def test_an_adapted_step_grows_with_one_region_though_another_one_draws(tmp_path
                 return found.step
 
         assert steps_after("later") == 10, "a Redis that has lost its data"
-        assert steps_after("west") == 20
+        assert steps_after("east") == 20

@@ -78,7 +78,6 @@ def test_two_regions_repeat_nothing_and_keep_their_order_whatever_is_cut_or_kill
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_two_regions_repeat_nothing_in_five_minutes_of_faults(tmp_path: Path, binary: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     chance, end, struck = random.Random(seed), monotonic() + 300, 0
