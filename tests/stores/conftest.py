@@ -41,7 +41,8 @@ def _patient(patient: None) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what a store on Leaf's table, or one over HTTP, does not promise."""
     for item in [*items]:
-        kinds = [*getattr(item, "callspec", Mock(params={})).params.values()]
+        callspec: Any = getattr(item, "callspec", Mock(params={}))
+        kinds = [*callspec.params.values()]
         names = {item.name, getattr(item, "originalname", ""), item.path.name}
         if ("leaf" in kinds and WEAKER.keys() & names) or ("remote" in kinds and OF_THE_SERVER.keys() & names):
             items.remove(item)

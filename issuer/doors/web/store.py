@@ -79,24 +79,13 @@ class _Batch(Struct):
     options: _Options
 
 
-class _Ids(Struct):
-    ids: Annotated[list[_Text], Meta(max_length=PAGE)]
+class _Other(Struct):
+    """The arguments of the other calls."""
 
-
-class _Create(Struct):
-    settings: dict[str, dict[str, Any]]
-
-
-class _Halt(Struct):
+    at_least: _Number = 0
     below: _Number | None = None
-
-
-class _Recover(Struct):
-    at_least: _Number
-
-
-class _Nothing(Struct):
-    """The arguments of a call that has none."""
+    ids: Annotated[list[_Text], Meta(max_length=PAGE)] = []
+    settings: dict[str, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,25 +235,25 @@ def _segments(call: _StoreCall) -> object:
 
 #: The calls: the scope of the token, the type of the arguments, and the function. The scope is checked for each tag.
 _CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_StoreCall], object]]]] = {
-    "store_id": ("reserve", _Nothing, lambda call: call.store.store_id(timeout=call.seconds)),
-    "made_id": ("reserve", _Nothing, lambda call: call.store.made_id(timeout=call.seconds)),
-    "examine": ("reserve", _Nothing, _examine),
-    "witnessed": ("reserve", _Nothing, _witnessed),
+    "store_id": ("reserve", _Other, lambda call: call.store.store_id(timeout=call.seconds)),
+    "made_id": ("reserve", _Other, lambda call: call.store.made_id(timeout=call.seconds)),
+    "examine": ("reserve", _Other, _examine),
+    "witnessed": ("reserve", _Other, _witnessed),
     "tags": ("reserve", _Page, _tags),
     "batch": ("reserve", _Batch, _batch),
-    "get": ("reserve", _Nothing, lambda call: call.store.get(call.tag, timeout=call.seconds)),
+    "get": ("reserve", _Other, lambda call: call.store.get(call.tag, timeout=call.seconds)),
     "reserve": ("reserve", _Reserve, _reserve),
     "hand_back": ("reserve", _HandBack, _hand_back),
-    "halt": ("reserve", _Halt, _halt),
+    "halt": ("reserve", _Other, _halt),
     "configure": ("reserve", _Configure, _configure),
     "segments": ("reserve", _Page, _segments),
-    "entries": ("reserve", _Ids, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
-    "own": ("reserve", _Ids, lambda call: call.own(call.given.ids)),
-    "create_many": ("admin", _Create, _create_many),
-    "delete": ("admin", _Nothing, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
+    "entries": ("reserve", _Other, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
+    "own": ("reserve", _Other, lambda call: call.own(call.given.ids)),
+    "create_many": ("admin", _Other, _create_many),
+    "delete": ("admin", _Other, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
     "recover": (
         "admin",
-        _Recover,
+        _Other,
         lambda call: call.store.recover(call.tag, at_least=call.given.at_least, timeout=call.seconds),
     ),
 }
@@ -285,13 +274,14 @@ async def store(service: Service, request: Request) -> Reply:
     request.name, request.tag, request.administers = f"store.{name}", tag, scope == "admin"
     caller.need_scope(scope)
     try:
-        given = convert(request.body.get("arguments", {}), kind)
+        given: Any = convert(request.body.get("arguments", {}), kind)
     except ValidationError as error:
         raise Problem(422, "wrong_type", f"arguments: {error}", member="arguments") from None
-    tags = [*given.settings] if isinstance(given, _Create) else given.tags if isinstance(given, _Batch) else [tag]
+    makes = name == "create_many"
+    tags = [*given.settings] if makes else given.tags if name == "batch" else [tag]
     request.tag = ", ".join(tags)
     for each in () if name in _OF_NONE else tags:
-        caller.check(scope, (check_tag if isinstance(given, _Create) else check_found)(each))
+        caller.check(scope, (check_tag if makes else check_found)(each))
 
     def question(store: Store, seconds: float) -> bytes:
         try:

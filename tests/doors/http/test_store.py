@@ -134,7 +134,7 @@ WRONG: list[tuple[str, Any]] = [
         {"used": -1}, {"used": HIGHEST + 1}, {"entries": ["x"]}, {"entries": [{"$gt": ""}]}, {"version": {"$ne": ""}},
     )),
     *(("halt", each) for each in ({"below": -1}, {"below": HIGHEST + 1}, {"below": "1"})),
-    *(("recover", each) for each in ({}, {"at_least": -1}, {"at_least": HIGHEST + 1}, {"at_least": None})),
+    *(("recover", each) for each in ({"at_least": -1}, {"at_least": HIGHEST + 1}, {"at_least": None})),
     *(("batch", {"read": "get", "tags": ["a"], "options": {}, **each}) for each in BATCHES),
     ("configure", {"settings": {}, "raise_to": -1}),
     ("configure", {"settings": {}, "seen": {"$ne": ""}}),
