@@ -110,7 +110,7 @@ class Purpose:
         reason: One word, such as "load".
         application: Label of the service. Only the first 100 characters are kept, and invalid characters are replaced.
         born: Id of the tag's hash in Redis into which the segment will be loaded. "" if the segment is not for Redis.
-        id: Id of the ledger entry. "" means a new one.
+        id: Id of the ledger entry. "" means a new one. If the ledger has an entry with this id, nobody gets numbers.
     """
 
     reason: str

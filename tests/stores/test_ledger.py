@@ -14,7 +14,7 @@ from issuer_persistence.errors import (
 )
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerEntry, Purpose
-from issuer_persistence.records import HIGHEST, now_ms
+from issuer_persistence.records import HIGHEST, fresh_version, now_ms
 from tests.stores.benches import (
     TIMEOUT,
     MemoryBench,
@@ -33,6 +33,23 @@ if TYPE_CHECKING:
     from issuer_persistence.contract import Store
     from issuer_persistence.ledger import LedgerPage, Position, Reservation
     from tests.stores.benches import Bench
+
+
+def test_an_id_that_the_ledger_has_is_reserved_by_nobody_again(store: Store) -> None:
+    """By the id, a remote store finds its range again if the reply was lost."""
+    create(store, step=1000)
+    create(store, "others")
+    purpose = Purpose("test", id=fresh_version())
+    first = store.reserve("orders", 10, purpose=purpose, timeout=TIMEOUT)
+    assert first.entry == purpose.id
+    for tag in ("orders", "others"):
+        with pytest.raises(StoreError):
+            store.reserve(tag, 10, purpose=purpose, timeout=TIMEOUT)
+    second = reserve(store)
+    assert second.low >= first.high
+    assert ranges(store) == [(first.low, first.high), (second.low, second.high)]
+    assert [each.id for each in store.own("orders", [purpose.id], timeout=TIMEOUT)] == [purpose.id]
+    assert store.own("others", [purpose.id], timeout=TIMEOUT) == []
 
 
 @pytest.mark.covers("4.15", "0.9")
