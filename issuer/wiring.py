@@ -434,7 +434,7 @@ def _client(settings: Settings) -> tuple[Store, Relay]:
     """Return the store and the Redis of a server, for a client that has neither."""
     with no_fork():
         from issuer.drivers.relay import Relay
-        from issuer_persistence.remote.channel import Channel
+        from issuer_persistence.remote.channel import HTTPChannel
         from issuer_persistence.remote.store import RemoteStore
 
     token = settings.token
@@ -444,7 +444,7 @@ def _client(settings: Settings) -> tuple[Store, Relay]:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"token_file {settings.token_file}: {error}") from None
     try:
-        channel = Channel(f"issuer+{settings.server}", token)
+        channel = HTTPChannel(f"issuer+{settings.server}", token)
     except StoreError as error:
         raise store_error(error, None) from error
     return RemoteStore(channel), Relay(channel, settings.prefix)

@@ -20,7 +20,7 @@ from issuer.gateway.commands import RedisCall
 from issuer.gateway.relayed import reply_of, sent
 from issuer_persistence.errors import StoreError, Unconfirmed
 from issuer_persistence.records import Tag
-from issuer_persistence.remote.channel import Channel, Lost
+from issuer_persistence.remote.channel import HTTPChannel, Lost
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _BESIDE = frozenset({"type", "title", "status", "code", "detail", "error", "mess
 class Relay:
     """Sends requests to the server. `prefix`: that of the client's keys, which are sent without it."""
 
-    channel: Channel
+    channel: HTTPChannel
     prefix: str
 
     @staticmethod

@@ -46,7 +46,7 @@ class Lost(Unconfirmed):
     """The connection has ended before the reply came."""
 
 
-class Channel:
+class HTTPChannel:
     """The address of a server, the token, and the connections."""
 
     def __init__(self, url: str, token: str = "") -> None:

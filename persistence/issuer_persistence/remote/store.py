@@ -18,7 +18,7 @@ from issuer_persistence.pruning import EVERY, Pruned
 from issuer_persistence.reads import Read, ReadLedger, ReadSegments, ReadTag, alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument, fresh_version
 from issuer_persistence.remote import messages
-from issuer_persistence.remote.channel import Channel, Lost
+from issuer_persistence.remote.channel import HTTPChannel, Lost
 
 T = TypeVar("T")
 
@@ -43,12 +43,12 @@ READS: Mapping[type[Read[Any]], tuple[str, Callable[[Any], Any]]] = {
 class RemoteStore(Store):
     """The store of another issuer, through its server. The server must allow the scope `reserve` for the tags."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: HTTPChannel) -> None:
         self._channel = channel
 
     @classmethod
     def open(cls, url: str) -> RemoteStore:
-        return cls(Channel(url))
+        return cls(HTTPChannel(url))
 
     @property
     def url(self) -> str:
