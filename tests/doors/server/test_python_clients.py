@@ -10,7 +10,7 @@ import pytest
 
 import issuer
 from tests.colours import COLOURS
-from tests.doors.server.conftest import Serve
+from tests.doors.server.conftest import Serve, lives
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -54,8 +54,10 @@ def test_a_server_that_is_killed_under_load_repeats_nothing(
         for _ in range(KILLS):
             count = {tag: sum(map(len, lists)) for tag, lists in drawn.items()}
             until(lambda: all(sum(map(len, lists)) > count[tag] + 200 for tag, lists in drawn.items()))  # noqa: B023
+            workers = served.children()
             served.process.kill()
             served.process.wait(60)
+            until(lambda: not any(map(lives, workers)), message="its workers leave the port")  # noqa: B023
             served = serve("--workers", "2", before=before, http=f"127.0.0.1:{port}")
             served.told("serving ")
         count = {tag: sum(map(len, lists)) for tag, lists in drawn.items()}
