@@ -57,6 +57,8 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
             return JournalDamaged(str(error), tag=tag, path=error.path, line=error.line)
         case store_errors.NotAllowed():
             return restored("forbidden", str(error), {"tag": tag, "caller": error.caller, "scope": error.scope})
+        case store_errors.Misconfigured(reply={"code": "unauthenticated"}):
+            return restored("unauthenticated", str(error), {"tag": tag})
         case store_errors.Misconfigured():
             return ConfigurationError(f"store: {error}", tag=tag)
         case store_errors.Full():

@@ -215,6 +215,19 @@ def test_what_the_token_does_not_allow_is_forbidden(
         server.close()
 
 
+def test_a_token_that_the_server_does_not_know_is_told(redis_url: str, tmp_path: Path) -> None:
+    token_of(tmp_path / "tokens", "admin")
+    server = WebServer(f"sqlite:///{tmp_path}/store.db", tmp_path / "tokens", redis=redis_url)
+    try:
+        with issuer.connect(server.address, token="issuer_other", **PATIENT) as ids:
+            for call in (ids.next, ids.inspect, ids.create):
+                with pytest.raises(issuer.Unauthenticated, match="the token is unknown") as told:
+                    call("a")
+                assert "issuer_other" not in str(told.value)
+    finally:
+        server.close()
+
+
 def test_threads_and_tasks_that_call_at_the_same_time_share_a_request(client: Any, server: WebServer) -> None:
     client.create("a")
     client.next("a")
