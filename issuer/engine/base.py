@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
+from issuer.care.chronicler import Chronicler
 from issuer.care.pruning import Pruning
 from issuer.care.upkeep import Upkeep
 from issuer.clock import Deadline
@@ -41,8 +42,9 @@ T = TypeVar("T")
 class BaseEngine(ABC, Generic[L]):
     """An issuer without its public methods. Other modules may use all names here that do not begin with an underscore.
 
-    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing and upkeep. So
-    each call must first call `enter` or `deadline`, and then read these attributes. It must not keep their values.
+    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing, upkeep and
+    chronicle. So each call must first call `enter` or `deadline`, and then read these attributes. It must not keep
+    their values.
     """
 
     #: Name of the public class, for messages.
@@ -60,6 +62,7 @@ class BaseEngine(ABC, Generic[L]):
     registry: TagRegistry[L]
     issuing: Issuing[L]
     upkeep: Upkeep
+    chronicle: Chronicler
 
     def __init__(self, config: IssuerConfig, redis: object, chosen: Chosen) -> None:
         """`redis`: the connections to Redis, or None. `chosen`: the argument `scheduler` of `connect`, see Chosen."""
@@ -104,6 +107,7 @@ class BaseEngine(ABC, Generic[L]):
         )
         self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
+        self.chronicle = Chronicler(config, run=self.run, deadline=self.deadline)
         self.issuing = Issuing(*shared)
         self.upkeep = Upkeep(
             *shared,

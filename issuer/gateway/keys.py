@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from issuer.errors import InvalidArgument, brief
 
@@ -114,6 +115,11 @@ def tag_of(prefix: str, key: str) -> str | None:
 def due_channel(prefix: str) -> str:
     """Return the channel on which scripts publish the keys of tags that need a segment, see lua/include/report.lua."""
     return f"{prefix}:due"
+
+
+def chronicle_key(prefix: str, part: Literal["events", "acts", "processes"]) -> str:
+    """Return the Redis key of a part of the chronicle. It has no braces, so it is the key of no tag."""
+    return f"{prefix}:{part}"
 
 
 def redis_key(prefix: str, tag: str) -> str:
