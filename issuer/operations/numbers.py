@@ -124,8 +124,10 @@ class Issuing(Generic[L]):
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
         """Issue one number. If `text` is True, the caller needs a text, so the number must fit the format."""
         relay = self._config.relay
-        if relay is not None and (how.key is not None or self._config.elsewhere((yield from self.record(tag)))):
-            return (yield from relay.issue(tag, how, deadline))
+        record = None if relay is None else (yield from self.record(tag))
+        if relay is not None and record is not None and (how.key is not None or self._config.elsewhere(record)):
+            draw, origin = relay.issue(tag, how, deadline), self._combiner(tag).supply.origin
+            return (yield from origin.above_seen(draw, lambda issued: [issued.value], old=how.key is not None))
         while True:
             part = yield from self._part(tag, how)  # look it up each time: after a deletion, the old one issues nothing
             try:

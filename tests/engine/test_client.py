@@ -17,6 +17,7 @@ import issuer
 from issuer.doors.tokens import line_for
 from issuer.gateway import tag_scripts
 from issuer.gateway.relayed import sent
+from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS
 from tests.servers.web import WebServer
 from tests.waiting import until
@@ -24,6 +25,10 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import redis
+
+    from tests.colours import Connect
 
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("U.25")]
@@ -80,6 +85,73 @@ def test_each_kind_of_tag_has_the_numbers_that_the_server_has(client: Any, serve
     assert client.decode("snow", snow[0]).fields["machine"] != client.decode("snow", snow[3]).fields["machine"]
     assert client.next("strict", key="order-1") == client.next("strict", key="order-1") == 7
     assert client.next("trend", key="order-1") == client.next("trend", key="order-1")
+
+
+class Served(MemoryStore):
+    """Stands for a server, which forks and restarts of its users don't touch."""
+
+
+WAYS: dict[str, Callable[[Any], list[int]]] = {
+    "next": lambda ids: [ids.next("a")],
+    "take": lambda ids: ids.take("a", 2),
+    "issue": lambda ids: [ids.issue("a").value],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_whose_store_and_redis_were_restored_repeats_nothing_for_a_client(
+    way: str, request: pytest.FixtureRequest, redis_url: str, redis_client: redis.Redis, connect: Connect
+) -> None:
+    store, draw = Served(), WAYS[way]
+    first = WebServer(store, redis=redis_url)
+    request.addfinalizer(first.close)
+    with connect(server=first.address, **PATIENT) as ids:
+        ids.create("a", step=10, format="N{seq}" if way == "issue" else "")
+        backup = store.snapshot()
+        issued = [number for _ in range(20) for number in draw(ids)]
+        first.close()
+        store.restore(backup)
+        redis_client.flushall()
+        again = WebServer(store, redis=redis_url, port=first.port)
+        request.addfinalizer(again.close)
+        for _ in range(2):
+            with pytest.raises(issuer.StoreBehind):
+                draw(ids)
+        ids.recover("a", at_least=issued[-1])
+        assert draw(ids)[0] > issued[-1]
+
+
+def test_a_server_whose_redis_alone_went_back_repeats_nothing_for_a_client(
+    client: Any, server: WebServer, redis_client: redis.Redis
+) -> None:
+    """Within one term, where only the hash shows it: the draws of the server know nothing of the client's numbers."""
+    client.create("a", step=100)
+    assert client.next("a") == 1
+    old = redis_client.dump("issuer:{a}")
+    assert client.take("a", 10)[-1] == 11
+    redis_client.restore("issuer:{a}", 0, old, replace=True)  # type: ignore[arg-type]  # bytes
+    server.ids.engine.registry.combiner("a").state.seen = 0  # as another process of the server
+    with pytest.raises(issuer.CorruptState, match="after 11 the server issued 2"):
+        client.next("a")
+    client.recover("a")
+    assert client.next("a") > 11
+
+
+def test_numbers_of_a_scheme_that_the_client_does_not_know_yet_are_no_counters(
+    redis_url: str, connect: Connect
+) -> None:
+    server = WebServer(Served(), redis=redis_url, keys={"k": b"0123456789abcdef"})
+    try:
+        with connect(server=server.address, scheduler=None, **PATIENT) as ids:
+            ids.create("a", limit=10**6)
+            assert ids.next("a") == 1
+            server.run(server.ids.configure("a", scramble="k", scramble_strict=True))
+            numbers = [ids.next("a") for _ in range(30)] + ids.take("a", 30)
+            assert numbers != sorted(numbers), "the first one that is lower than another has the record read again"
+            assert len({*numbers}) == 60
+            assert ids.engine.registry.combiner("a").state.seen == 0, "no count of the numbers up to the limit"
+    finally:
+        server.close()
 
 
 def test_operators_methods_reach_the_redis_of_the_server(client: Any, server: WebServer) -> None:

@@ -324,6 +324,22 @@ def test_a_stale_read_halts_no_tag_and_is_not_taken_for_a_restored_store(connect
         assert ids.inspect("a").store.halted
 
 
+@BOTH
+@pytest.mark.parametrize("way", ["take", "reserve"])
+def test_numbers_of_a_store_that_has_replaced_another_one_are_not_issued(connect: Connect, way: str) -> None:
+    """Other processes still reserve in the old one. Its numbers may be the same."""
+    store, other = MemoryStore(), MemoryStore()
+    with connect(redis="none", store=other, scheduler=None) as ids:
+        ids.create("a", above=1000, order="trend")
+    with connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("a", step=10, order="trend")
+        draw = getattr(ids, way)
+        assert [*draw("a", 10)] == list(range(1, 11))
+        vars(store).update(vars(other))
+        with pytest.raises(issuer.ConfigurationError, match="was replaced while it was in use"):
+            draw("a", 5)
+
+
 class Busy(MemoryStore):
     """Another process changes the tag before each change."""
 

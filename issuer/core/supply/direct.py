@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from issuer.core.events import Emit, unobserved
 from issuer.core.steps import Steps, ask
 from issuer.core.supply.extend import behind, observed
-from issuer.errors import StoreUnavailable
+from issuer.errors import ConfigurationError, StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
@@ -20,6 +20,7 @@ def reserve(
     tag: str,
     *,
     seen: int,
+    store_id: str = "",
     n: int | None = None,
     exact: bool = False,
     reason: str = "direct",
@@ -34,6 +35,7 @@ def reserve(
     Args:
         tag: Name of the tag.
         seen: Highest number of the tag that this process has seen issued.
+        store_id: Id of the store, as this process has read it. "" if unknown. The numbers of another store are a gap.
         n: How many numbers to reserve. None: one segment. Near the limit fewer may be reserved.
         exact: Raise an error instead of reserving fewer than n.
         reason: Purpose of the reservation, for the ledger.
@@ -42,18 +44,24 @@ def reserve(
     """
     for _ in range(ATTEMPTS):
         try:
-            return (
-                yield from observed(
-                    tag,
-                    reason,
-                    emit,
-                    lambda store, timeout: store.reserve(
-                        tag, n, purpose=Purpose(reason, application), at_least=seen, exact=exact, timeout=timeout
-                    ),
-                )
+            reserved = yield from observed(
+                tag,
+                reason,
+                emit,
+                lambda store, timeout: store.reserve(
+                    tag, n, purpose=Purpose(reason, application), at_least=seen, exact=exact, timeout=timeout
+                ),
             )
         except MaxBehind as error:
             yield from behind(tag, stands_at=error.max, taken=max(seen, error.at_least))
+            continue
+        if store_id and reserved.store_id != store_id:
+            raise ConfigurationError(
+                f"the store was replaced while it was in use: its id was {store_id}, and is {reserved.store_id} now. "
+                "Restart this process, then run `recover`",
+                tag=tag,
+            )
+        return reserved
     raise StoreUnavailable(
         f"the store's servers disagree about tag {tag!r}: in turns they report {seen} as not reserved and as reserved. "
         "One of the servers returns outdated data",

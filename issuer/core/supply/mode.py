@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
+from itertools import pairwise
 from math import inf
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from issuer.core.scheme_record import (
 )
 from issuer.core.steps import Steps, kept, public, send
 from issuer.core.supply import direct, lease
+from issuer.core.supply.extend import behind
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer, stream_lease, unused
 from issuer.core.supply.pace import KEPT, Pace, auto_lease
@@ -345,6 +347,32 @@ class Origin:
             tag=state.tag,
             advice="corrupt_state.older_hash",
         )
+
+    def above_seen(self, draw: Steps[T], numbers: Callable[[T], Sequence[int]], *, old: bool = False) -> Steps[T]:
+        """Run a draw at the server of this client. Raise StoreBehind if its numbers are not above all earlier ones.
+
+        The store and Redis of the server may have been restored from a backup. Only numbers that must increase are
+        checked, see `TagState.climbs`.
+
+        Args:
+            draw: The steps of the draw.
+            numbers: Returns the numbers in the result of the draw.
+            old: Whether the numbers may be those of an earlier call.
+        """
+        state, before = self._state, self._state.seen
+        drawn = yield from draw
+        found = numbers(drawn) if state.climbs else ()
+        if not old and any(low >= high for low, high in pairwise((before, *found))):
+            yield from self.read()  # the tag may have another order or scheme now
+            if state.climbs:
+                yield from self.public(behind(self.tag, stands_at=min(found) - 1, taken=before))
+                problem = (
+                    f"tag {self.tag!r}: after {before} the server issued {min(found)}, so its Redis went back in time"
+                )
+                raise CorruptState(problem, tag=self.tag, advice="corrupt_state.recover")
+        if state.climbs:
+            state.seen = max((state.seen, *found))
+        return drawn
 
     # ------------------------------------------------------------------ direct mode, and the return to Redis
 

@@ -127,7 +127,14 @@ class Refill:
         used = buffer.issued > 0
         state.rate = yield from origin.public(adapt(record, (lambda _: True) if used else None))
         n = size(record, flight.wanted, used=used)
-        steps = direct.reserve(state.tag, seen=state.taken(), n=n, application=runtime.application, emit=runtime.emit)
+        steps = direct.reserve(
+            state.tag,
+            seen=state.taken(),
+            store_id=runtime.identity.id,
+            n=n,
+            application=runtime.application,
+            emit=runtime.emit,
+        )
         reserved = yield from origin.public(steps)
         try:
             origin.use(reserved.tag)

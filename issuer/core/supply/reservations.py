@@ -37,10 +37,18 @@ def reserve_step(supply: Supply, step: int, reason: str) -> Steps[Reservation]:
 
 
 def _reserve(supply: Supply, n: int, *, exact: bool, reason: str) -> Steps[Reservation]:
-    state, label, emit = supply.state, supply.runtime.application, supply.runtime.emit
+    state, runtime = supply.state, supply.runtime
     check_reserving(state.record or (yield from supply.origin.read()), n, spaced=not exact)
-    seen = state.taken()
-    steps = direct.reserve(state.tag, seen=seen, n=n, exact=exact, reason=reason, application=label, emit=emit)
+    steps = direct.reserve(
+        state.tag,
+        seen=state.taken(),
+        store_id=runtime.identity.id,
+        n=n,
+        exact=exact,
+        reason=reason,
+        application=runtime.application,
+        emit=runtime.emit,
+    )
     reserved = yield from supply.origin.public(steps)
     try:
         check_reserving(reserved.tag, n, spaced=not exact)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from issuer.clock import monotonic
 from issuer.core.events import LimitNear
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
-from issuer.core.scheme_record import SEGMENT, Numbering, last_value, periods, reserved, strategy
+from issuer.core.scheme_record import SEGMENT, Numbering, countable, last_value, periods, reserved, strategy
 from issuer.core.steps import renewed
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, share_at_refill
@@ -74,6 +74,8 @@ class TagState:
         """Keep the record that was just read, and its scheme. Returns LimitNear if this event must be sent."""
         before, self.record, self.elsewhere = self.record, record, elsewhere
         self.read_at = monotonic()
+        if elsewhere and record.scheme_id:
+            self.seen = 0  # the server may have drawn numbers by this scheme already, and these are no counter values
         self.scheme, self.scheme_id = scheme, record.scheme_id
         return self.near_limit(0, reserved_now=before is not None and record.max > before.max)
 
@@ -150,6 +152,14 @@ class TagState:
         if self.source is not None or self.elsewhere:
             return False
         return self.record is None or strategy(self.record.scheme) == SEGMENT
+
+    @property
+    def climbs(self) -> bool:
+        """Whether each number that the server of this client draws is a counter value above all earlier ones."""
+        record = self.record
+        if record is None or not self.elsewhere or record.order != "strict":
+            return False
+        return countable(record.scheme) and not record.scheme_id
 
     @property
     def open(self) -> Iterable[int]:

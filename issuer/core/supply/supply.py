@@ -87,7 +87,8 @@ class Supply:
             while numbers is None:
                 buffer = state.buffer
                 if not state.counts:
-                    numbers = yield from (yield from self.origin.source()).take(n, deadline)
+                    draw = (yield from self.origin.source()).take(n, deadline)
+                    numbers = yield from self.origin.above_seen(draw, list)
                     self.origin.publish()  # it may have made more numbers
                 elif buffer is None:
                     numbers = yield from self._from_redis(n, deadline, first)
