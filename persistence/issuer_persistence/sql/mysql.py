@@ -203,6 +203,11 @@ class MySQLStore(SQLStore):
         # does not show it: it is ON after a kill, and as soon as a replica reads the log again.
         if link.acknowledged and _acknowledged(link.cursor) != link.acknowledged:
             raise self._unreplicated()
+        # A user with all rights can write to an old primary that is read-only. The new primary may lack the commit.
+        if len(_places(parameters(self._address)[0])) > 1:
+            link.cursor.execute("SELECT @@GLOBAL.read_only, @@GLOBAL.innodb_read_only")
+            if {_word(each) for each in link.cursor.fetchone()} != {"OFF"}:
+                raise Unconfirmed(f"{self.url}: the server became read-only, so another one may be the primary")
 
     def _unreplicated(self) -> Unconfirmed:
         return Unconfirmed(

@@ -7,7 +7,9 @@ import pytest
 
 import issuer
 from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.opening import open_store
+from issuer_persistence.records import TagSettings
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.drawers import Drawers
@@ -68,6 +70,21 @@ def test_a_promotion_under_load_fails_no_call_and_repeats_no_number(
             drawers.more(100)
     assert drawers.errors == []
     assert repeats(drawers.numbers) == []
+
+
+def test_an_open_connection_to_the_old_primary_reserves_nothing(servers: list[MariaDBServer]) -> None:
+    """The program has all rights, so the old primary would accept what it writes."""
+    primary, replica = servers
+    with closing(open_store(url(primary, replica).replace(USER, "tester"))) as store:
+        store.create("a", TagSettings(step=10), timeout=TIMEOUT)
+        assert store.reserve("a", 10, purpose=Purpose("load"), timeout=TIMEOUT).high == 10
+        until(lambda: position(replica) == position(primary), 60, "the replica has everything")
+        primary.execute("SET GLOBAL read_only = ON")
+        replica.execute("STOP SLAVE")
+        replica.execute("SET GLOBAL read_only = OFF")
+        refused(Unconfirmed, "became read-only", store.reserve, "a", 10, purpose=Purpose("load"), timeout=TIMEOUT)
+        assert store.reserve("a", 10, purpose=Purpose("load"), timeout=TIMEOUT).high == 20
+    assert replica.execute("SELECT max FROM issuer_tags WHERE tag = 'a'") == [(20,)]
 
 
 def test_no_host_that_accepts_writes(servers: list[MariaDBServer]) -> None:
