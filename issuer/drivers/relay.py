@@ -24,6 +24,9 @@ from issuer_persistence.remote.channel import HTTPChannel, Lost
 
 T = TypeVar("T")
 
+#: Most numbers of a request. A request for more takes so long that other requests of the client wait.
+TAKE_MOST = 10_000
+
 #: Members of an error's reply that are no attributes of the error.
 _BESIDE = frozenset({"type", "title", "status", "code", "detail", "error", "message"})
 
@@ -171,6 +174,7 @@ class RelaySource:
 
     def __init__(self, relay: Relay, tag: str) -> None:
         self._relay, self._tag = relay, tag
+        self._most = TAKE_MOST
         self.left = True
 
     @property
@@ -184,16 +188,20 @@ class RelaySource:
         return None
 
     def take(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
-        """Return n numbers. If an error comes after some of them, return these."""
-        relay, tag = self._relay, self._tag
+        """Return up to n numbers, at least one. If an error comes after some of them, return these."""
+        relay, n = self._relay, min(n, self._most)
         # Not the route `next`: if the tag has a format, a number of which no text can be made is refused there.
-        path = path_of(tag, "take")
+        path = path_of(self._tag, "take")
         try:
             found = yield from relay.draw(lambda left: relay.post(path, {"n": n}, left), deadline)
         except IssuerError as error:
             if error.drawn:
                 return list(error.drawn)
-            raise
+            if n <= 1 or not isinstance(error, InvalidArgument) or error.argument != "n":
+                raise
+            # The rate of the token allows fewer numbers at once. Callers that share a request want one number each.
+            self._most = n // 2
+            return (yield from self.take(n, deadline))
         return list(found["numbers"])
 
     def found(self, _: Deadline) -> Steps[None]:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import issuer
+from issuer.clock import Deadline
 from issuer.doors.tokens import line_for
 from issuer.gateway import tag_scripts
 from issuer.gateway.relayed import sent
 from issuer_persistence.memory import MemoryStore
-from tests.colours import COLOURS
+from tests.colours import COLOURS, run
 from tests.servers.web import WebServer
 from tests.waiting import until
 
@@ -50,10 +51,10 @@ def client(request: pytest.FixtureRequest, server: WebServer) -> Iterator[Any]:
         yield ids
 
 
-def token_of(path: Path, *scopes: Any, tags: tuple[str, ...] = ("*",)) -> str:
+def token_of(path: Path, *scopes: Any, tags: tuple[str, ...] = ("*",), rate: float | None = None) -> str:
     """Write a tokens file with one token, and return the token."""
     token = "issuer_" + "x" * 43
-    path.write_text(line_for(token, "billing", scopes, tags))
+    path.write_text(line_for(token, "billing", scopes, tags, rate))
     return token
 
 
@@ -321,6 +322,24 @@ def test_threads_and_tasks_that_call_at_the_same_time_share_a_request(client: An
         numbers = [call.result() for call in calls]
     assert sorted(numbers) == list(range(2, 34))
     assert len(requests) < 32
+
+
+def test_a_rate_that_allows_fewer_numbers_at_once_than_callers_share_is_no_error(
+    redis_url: str, tmp_path: Path, connect: Connect
+) -> None:
+    token = token_of(tmp_path / "tokens", "issue", "reserve", rate=60)
+    server = WebServer(f"sqlite:///{tmp_path}/store.db", tmp_path / "tokens", redis=redis_url)
+    try:
+        server.run(server.ids.create("a"))
+        with connect(server=server.address, token=token, **PATIENT) as ids:
+            assert ids.next("a") == 1
+            source, deadline = ids.engine.registry.combiner("a").supply.state.source, Deadline(60)
+            assert source is not None
+            assert run(ids, "a", source.take(100, deadline), deadline) == [*range(2, 52)]
+            with pytest.raises(issuer.InvalidArgument, match="must be 1"):
+                run(ids, "a", source.take(0, deadline), deadline)
+    finally:
+        server.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

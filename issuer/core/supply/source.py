@@ -26,7 +26,7 @@ class TagSource(Protocol):
         """Whether it holds the machine number that its numbers need. None if they need none."""
 
     def take(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
-        """Return exactly n numbers in increasing order."""
+        """Return up to n numbers, at least one, in increasing order."""
 
     def found(self, deadline: Deadline) -> Steps[None]:
         """Prepare a new tag. This process has just created it, and no tag had its name before."""
