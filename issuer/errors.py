@@ -27,6 +27,8 @@ class IssuerError(Exception):
     tag: str | None
     drawn: Sequence[int] = ()
     _advice: str | None = None
+    #: The whole text of an error that a server has raised.
+    _said: str | None = None
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
         super().__init_subclass__()
@@ -53,6 +55,8 @@ class IssuerError(Exception):
 
         `words`: function of `issuer.advice` that writes a call for this interface.
         """
+        if self._said is not None:
+            return self._said
         do = filled(ADVICE.get(self.code if self._advice is None else self._advice, ""), words, self.tag)
         return f"{self._wrong(words)}; {do}" if do else self._wrong(words)
 
@@ -84,6 +88,8 @@ class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
         value: Value that was given.
         argument: Name of the argument. "" if the message does not begin with the name of an argument.
     """
+
+    argument: str = ""
 
     def __init__(self, message: str, *, tag: str | None = None, value: object = None, argument: str = "") -> None:
         super().__init__(message, tag=tag)
@@ -281,6 +287,8 @@ class Unavailable(IssuerError, code="unavailable"):
             down.
     """
 
+    retry_after: float = 1.0
+
     def __init__(
         self, message: str, *, tag: str | None = None, retry_after: float = 1.0, advice: str | None = None
     ) -> None:
@@ -444,5 +452,11 @@ def restored(code: str, message: str, values: Mapping[str, object]) -> IssuerErr
         kinds += each.__subclasses__()
     kind = next((each for each in kinds if each.code == code), IssuerError)
     error = kind.__new__(kind, message)
-    vars(error).update({"tag": None, **values, "_advice": ""})
+    known = {
+        name: each for name, each in values.items() if name[:1].isalpha() and not callable(getattr(kind, name, None))
+    }
+    for name, form in (("drawn", list), ("retry_after", int | float)):
+        if not isinstance(known.get(name), form):  # from another version
+            known.pop(name, None)
+    vars(error).update({"tag": None, **known, "_said": message})
     return error

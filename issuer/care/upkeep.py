@@ -74,7 +74,8 @@ class Upkeep:
     async def keep(self, timeout: float | None) -> None:
         """Load segments for every tag of the store from now on; see Issuer.keep."""
         if self._redis is None:
-            raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
+            do = "set its URL" if self._config.relay is None else f"make this call at the server, {self._config.redis}"
+            raise ConfigurationError(f"a keeper loads segments into Redis, but no Redis is configured: {do}")
         with no_fork():
             from issuer.care.keeper import Keeper
 

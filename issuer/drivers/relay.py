@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -15,8 +16,9 @@ from issuer.clock import Deadline, pause
 from issuer.core.issued import Issued
 from issuer.core.scheme_record import SEGMENT, SNOWFLAKE, strategy
 from issuer.core.steps import Ask, Elsewhere, Pipeline, Send, Sighting, Step, Steps, ask, sleep
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, RedisUnavailable, restored
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, RedisUnavailable, brief, restored
 from issuer.gateway.commands import RedisCall
+from issuer.gateway.keys import check_key, has_blanks
 from issuer.gateway.relayed import reply_of, sent
 from issuer_persistence.errors import StoreError, Unconfirmed
 from issuer_persistence.records import Tag
@@ -29,6 +31,9 @@ TAKE_MOST = 10_000
 
 #: Members of an error's reply that are no attributes of the error.
 _BESIDE = frozenset({"type", "title", "status", "code", "detail", "error", "message"})
+
+#: Statuses of requests with a wrong argument.
+_WRONG = (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +65,29 @@ class Relay:
                 raise ConfigurationError(f"this issuer draws from {self.channel.url}: make this call at the server")
         content = {"kind": kind, "commands": [sent(each, self.prefix) for each in calls]}
 
+        def decode(found: Any) -> object:
+            return _answer(step, calls, found["replies"])
+
         def question(_: object, seconds: float) -> object:
             try:
-                found = self.post("/v1/redis", {"step": content}, seconds)
+                return self.post("/v1/redis", {"step": content}, seconds, decode)
             except Unconfirmed as error:
                 raise RedisUnavailable(str(error)) from error
-            return _answer(step, calls, found["replies"])
 
         return Ask(question)
 
-    def post(self, path: str, content: dict[str, Any] | None, seconds: float, **headers: str) -> dict[str, Any]:
-        """Return the reply, to a GET without `content`. Raises the error of the server, or Lost if it did not reply."""
+    def post(
+        self,
+        path: str,
+        content: dict[str, Any] | None,
+        seconds: float,
+        decode: Callable[[Any], T],
+        **headers: str,
+    ) -> T:
+        """Return the reply, read by `decode`, to a GET without `content`.
+
+        Raises the error of the server, or Unconfirmed if there is none, or if the reply has another form.
+        """
         try:
             sent = None if content is None else {**content, "timeout": seconds}
             found = self.channel.post(path, sent, seconds, headers)
@@ -78,42 +95,54 @@ class Relay:
             if isinstance(error, Lost) or "code" not in error.reply:
                 raise
             raise _error(error.reply) from error
-        return dict(found)
+        try:
+            return decode(found)
+        except IssuerError:  # some are also errors of Python
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            problem = f"{self.channel.url}: the reply to {path} is not one of this version of the issuer"
+            raise Unconfirmed(problem) from error
 
     def draw(self, make: Callable[[float], T], deadline: Deadline) -> Steps[T]:
-        """Call `make` with the seconds that are left. While the server cannot be reached, try again until the deadline.
+        """Call `make` with the seconds that are left. While it raises Unconfirmed, try again until the deadline.
 
-        A request that was lost may have drawn numbers: these are a gap.
+        A request without a reply may have drawn numbers: these are a gap.
         """
-        attempt = 0
+        attempt, last = 0, None
         while True:
             try:
                 return (yield from ask(lambda _, seconds: make(seconds)))
-            except Lost:
+            except Unconfirmed as error:
                 if deadline.left() <= 0:
-                    raise
+                    raise (last or error) from None  # the error of a call that was cut short tells nothing
+                last = error
             yield from sleep(min(pause(attempt), deadline.left()))
+            if deadline.left() <= 0:
+                raise last
             attempt += 1
 
     def issue(self, tag: str, how: Any, deadline: Deadline) -> Steps[Issued]:
         """Issue one number at the server. With a key, a request that was lost returns the same number again."""
         content, headers = _keys(tag, how), dict[str, str]()
         if how.key is not None:
-            content["ttl"], headers["idempotency-key"] = how.ttl, how.key
+            content["ttl"], headers["idempotency-key"] = how.ttl, _in_header(tag, check_key(how.key))
         path = path_of(tag, "next")
-        return _issued((yield from self.draw(lambda left: self.post(path, content, left, **headers), deadline)))
+        return (yield from self.draw(lambda left: self.post(path, content, left, _issued, **headers), deadline))
 
     def findings(self) -> Steps[list[dict[str, Any]]]:
         """Return what `doctor` finds at the server. A remedy has no fields: each brace in it is doubled."""
-        found = yield from ask(lambda _, seconds: self.post("/v1/doctor", None, seconds))
-        for each in found["findings"]:
-            each["advice"], each["error"] = each.pop("remedy").replace("{", "{{").replace("}", "}}"), None
-        return list(found["findings"])
+
+        def decode(found: Any) -> list[dict[str, Any]]:
+            for each in found["findings"]:
+                each["advice"], each["error"] = each.pop("remedy").replace("{", "{{").replace("}", "}}"), None
+            return list(found["findings"])
+
+        return (yield from ask(lambda _, seconds: self.post("/v1/doctor", None, seconds, decode)))
 
     def peek(self, tag: str, how: Any) -> Steps[Issued]:
         """Return the number that the server will issue next."""
         path = path_of(tag, "peek", **_keys(tag, how))
-        return _issued((yield from ask(lambda _, seconds: self.post(path, None, seconds))))
+        return (yield from ask(lambda _, seconds: self.post(path, None, seconds, _issued)))
 
 
 def _answer(step: Step, calls: Sequence[RedisCall[Any]], found: Any) -> object:
@@ -141,7 +170,10 @@ def _reply(call: RedisCall[Any], found: Mapping[str, Any]) -> Any:
 
 def _error(problem: Mapping[str, Any]) -> IssuerError:
     values = {name: each for name, each in problem.items() if name not in _BESIDE}
-    return restored(str(problem.get("code")), str(problem.get("detail", problem.get("message"))), values)
+    error = restored(str(problem.get("code")), str(problem.get("detail", problem.get("message"))), values)
+    if type(error) is IssuerError and problem.get("status") in _WRONG:  # such as a member that the server lacks
+        return InvalidArgument(str(error), tag=error.tag)
+    return error
 
 
 def path_of(tag: str, act: str, **query: str) -> str:
@@ -154,16 +186,31 @@ def path_of(tag: str, act: str, **query: str) -> str:
 def _keys(tag: str, how: Any) -> dict[str, Any]:
     """Return the keys that select a part of the tag. JSON has only keys in UTF-8."""
     given = {name: getattr(how, name) for name in ("shard_key", "restart_key") if getattr(how, name) is not None}
-    try:
-        return {name: key.decode() if isinstance(key, bytes) else key for name, key in given.items()}
-    except UnicodeDecodeError as error:
-        raise InvalidArgument("must be UTF-8", tag=tag, value=how.shard_key, argument="shard_key") from error
+    for name, key in given.items():
+        try:
+            given[name] = (key if isinstance(key, bytes) else key.encode()).decode()
+        except (AttributeError, UnicodeError) as error:
+            problem = f"must be a text, or bytes in UTF-8, not {brief(key)}"
+            raise InvalidArgument(problem, tag=tag, value=key, argument=name) from error
+    return given
+
+
+def _in_header(tag: str, key: str) -> str:
+    """Return the key as `http.client` needs it, which sends Latin-1. Servers strip blanks around a header's value."""
+    if has_blanks(key):
+        raise InvalidArgument(f"must not begin or end with blanks, as {brief(key)} does", tag=tag, argument="key")
+    return key.encode().decode("latin-1")
 
 
 def _issued(found: Mapping[str, Any]) -> Issued:
     number = found["number"]
     text, period, shard = str(found.get("text", number)), found.get("period"), found.get("shard")
     return Issued(found["tag"], number, text, period=period, shard=shard)
+
+
+def _numbers(found: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of a reply. A JSON number that is not whole would be rounded: `index` raises TypeError."""
+    return [index(each) for each in found["numbers"]]
 
 
 class RelaySource:
@@ -193,7 +240,7 @@ class RelaySource:
         # Not the route `next`: if the tag has a format, a number of which no text can be made is refused there.
         path = path_of(self._tag, "take")
         try:
-            found = yield from relay.draw(lambda left: relay.post(path, {"n": n}, left), deadline)
+            return (yield from relay.draw(lambda left: relay.post(path, {"n": n}, left, _numbers), deadline))
         except IssuerError as error:
             if error.drawn:
                 return list(error.drawn)
@@ -202,7 +249,11 @@ class RelaySource:
             # The rate of the token allows fewer numbers at once. Callers that share a request want one number each.
             self._most = n // 2
             return (yield from self.take(n, deadline))
-        return list(found["numbers"])
+
+    def warm(self, deadline: Deadline) -> Steps[None]:
+        """Let the server load numbers."""
+        relay, path = self._relay, path_of(self._tag, "warm")
+        yield from relay.draw(lambda left: relay.post(path, {}, left, dict), deadline)
 
     def found(self, _: Deadline) -> Steps[None]:
         """Do nothing: the server has its own source."""

@@ -71,6 +71,10 @@ class StrategyRunner:
             raise self._closed_error()
         return self._checked(numbers, n, highest)
 
+    def warm(self, deadline: Deadline) -> Steps[None]:
+        """Draw a number. It is a gap."""
+        yield from self.take(1, deadline)
+
     def found(self, deadline: Deadline) -> Steps[None]:
         """Call `found` of the strategy. This process has just created the tag, and no tag had its name before."""
         yield from self._guarded(self.strategy.found(deadline), deadline)

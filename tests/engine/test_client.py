@@ -155,6 +155,31 @@ def test_numbers_of_a_scheme_that_the_client_does_not_know_yet_are_no_counters(
         server.close()
 
 
+def test_a_call_that_warms_a_tag_draws_no_number(client: Any, server: WebServer) -> None:
+    client.create("a")
+    client.create("snow", strategy="snowflake")
+    client.warm("a")
+    client.warm("snow")
+    assert server.run(server.ids.inspect("a")).redis.max > 0
+    assert client.next("a") == 1
+
+
+def test_a_key_in_any_language_and_one_that_is_wrong(client: Any) -> None:
+    client.create("a")
+    client.create("shards", shards={"shard_bits": 2})
+    assert client.next("a", key="Zürich 東京") == client.next("a", key="Zürich 東京")
+    with pytest.raises(issuer.UnknownTag):
+        client.next("b", key="x")
+    for call in (client.issue, client.peek):
+        with pytest.raises(issuer.InvalidArgument, match="shard_key"):
+            call("shards", shard_key=5)
+
+
+def test_a_keeper_runs_at_the_server(client: Any, server: WebServer) -> None:
+    with pytest.raises(issuer.ConfigurationError, match=f"make this call at the server, {server.address}"):
+        client.keep()
+
+
 def test_operators_methods_reach_the_redis_of_the_server(client: Any, server: WebServer) -> None:
     client.create("a", step=100)
     assert client.take("a", 5) == [1, 2, 3, 4, 5]
@@ -262,8 +287,8 @@ def test_what_the_token_does_not_allow_is_forbidden(
                 "next": lambda: ids.next("a"),
                 "other": lambda: ids.next("c"),
                 "inspect": lambda: ids.inspect("a"),
-                "read": lambda: relay.post("/v1/redis", {"step": reading}, 60),
-                "nodes": lambda: relay.post("/v1/redis", {"step": nodes}, 60),
+                "read": lambda: relay.post("/v1/redis", {"step": reading}, 60, dict),
+                "nodes": lambda: relay.post("/v1/redis", {"step": nodes}, 60, dict),
                 "create": lambda: ids.create("b"),
                 "configure": lambda: ids.configure("a", step=7),
                 "halt": lambda: ids.halt("a"),
@@ -451,7 +476,7 @@ def test_the_server_relays_no_command_that_could_issue_a_number(client: Any) -> 
         tag_scripts.load(key, 0, 10, 2, reign="0" * 40, born="x"),
     ):
         with pytest.raises(issuer.Forbidden):
-            relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [sent(call, "issuer")]}}, 10)
+            relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [sent(call, "issuer")]}}, 10, dict)
     for key, script, *words in (
         (":{a}", "", "FLUSHALL"),
         (":{a}", "", "HMGET", ":{b}", "x"),
@@ -468,5 +493,5 @@ def test_the_server_relays_no_command_that_could_issue_a_number(client: Any) -> 
     ):
         command = {"words": words, "key": key, "script": script, "repeatable": True}
         with pytest.raises(issuer.Forbidden):
-            relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [command]}}, 10)
+            relay.post("/v1/redis", {"step": {"kind": "pipeline", "commands": [command]}}, 10, dict)
     assert client.next("a") == 2

@@ -126,7 +126,7 @@ class WebServer:
             "path": path,
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": [(name.lower().encode(), value.encode()) for name, value in request.headers.items()],
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.items()],
             "client": request.client_address,
         }
         told: list[Any] = []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import socket
 import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -399,6 +401,28 @@ def test_a_connection_is_used_again_until_the_server_ends_it_or_it_was_idle_for_
         assert again.connections == 2
     finally:
         again.close()
+
+
+def test_connections_that_were_idle_for_long_are_closed_although_newer_ones_are_used(
+    central: WebServer, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        together = threading.Barrier(8)
+        central.before = lambda _: bool(together.wait(60)) and False
+        assert [*pool.map(lambda _: store.get("a", timeout=TIMEOUT), range(8))]
+    central.before = None
+    assert len(store._channel._idle) == 8
+    connection, since = store._channel._idle.pop()
+    monkeypatch.setattr(channel, "IDLE_TIME", monotonic() - since)
+    store._channel._idle.append((connection, monotonic() + 60))
+    store.get("a", timeout=TIMEOUT)
+    assert len(store._channel._idle) == 1
+
+
+def test_a_call_needs_no_more_files_than_its_connection(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.get("a", timeout=TIMEOUT)
+    monkeypatch.setattr(selectors, "DefaultSelector", None)
+    store.get("a", timeout=TIMEOUT)
 
 
 def test_after_close_no_connection_is_left_and_no_call_is_made(central: WebServer, store: RemoteStore) -> None:

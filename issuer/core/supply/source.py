@@ -28,6 +28,9 @@ class TagSource(Protocol):
     def take(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
         """Return up to n numbers, at least one, in increasing order."""
 
+    def warm(self, deadline: Deadline) -> Steps[None]:
+        """Wait until `take` can return numbers."""
+
     def found(self, deadline: Deadline) -> Steps[None]:
         """Prepare a new tag. This process has just created it, and no tag had its name before."""
 

@@ -297,7 +297,8 @@ class Supply:
             yield from self.origin.read()
         state = self.state
         if not state.counts:
-            yield from self.obtain(1, deadline)
+            yield from (yield from self.origin.source()).warm(deadline)
+            self.origin.publish()  # as after a draw
             return
         while self.origin.mode is not Mode.DIRECT or state.buffer is None or state.buffer.due:
             if (yield from self.refill.segments.wait_for(deadline)):

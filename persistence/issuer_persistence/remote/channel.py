@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import json
 import re
-import selectors
 import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -36,7 +36,7 @@ _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 #: Statuses of a proxy that has no reply of the server.
 _PROXIED = frozenset({502, 503, 504})
 
-_OK = 200
+_OK, _NOTHING = 200, 204
 
 #: Characters that a header and the first line of a request can have. Another one would be an error with the token.
 _SENDABLE = re.compile("[!-~]*")
@@ -102,7 +102,7 @@ class HTTPChannel:
             connection.request(method, self._path + path, sent, {**self._headers, **(headers or {})})
             reply = connection.getresponse()
             body = reply.read(_REPLY_MOST)
-        except (OSError, HTTPException, Unconfirmed) as error:
+        except (OSError, ValueError, HTTPException, Unconfirmed) as error:
             connection.close()
             if isinstance(error, ssl.SSLError) and tls_fails(str(error)):
                 raise Misconfigured(f"{self.url}: {error}") from error
@@ -117,6 +117,8 @@ class HTTPChannel:
             connection.close()
         else:
             self._idle.append((connection, monotonic()))
+        if reply.status == _NOTHING:
+            return {}
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
@@ -146,6 +148,9 @@ class HTTPChannel:
 
     def _connection(self, deadline: CallDeadline) -> _Connection:
         """Return an idle connection that the server has not closed, or a new one."""
+        with suppress(IndexError):
+            while monotonic() - self._idle[0][1] > IDLE_TIME:  # the first one was not used for longest
+                self._idle.popleft()[0].close()
         while self._idle:
             try:
                 connection, since = self._idle.pop()
@@ -225,9 +230,14 @@ class _Reader(io.RawIOBase):
 
 def _readable(connection: HTTPConnection) -> bool:
     """Whether there is something to read on an idle connection: its end, which the server has sent."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection.sock, selectors.EVENT_READ)
-        return bool(selector.select(0))
+    try:
+        connection.sock.settimeout(0)
+        socket.socket.recv(connection.sock, 1, socket.MSG_PEEK)  # the method of a socket with TLS has no flags
+    except BlockingIOError:
+        return False
+    except OSError:  # it is broken
+        return True
+    return True
 
 
 def _context(ca: str | None, url: str) -> ssl.SSLContext:
