@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
+import errno
 import os
+import queue
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from issuer_persistence.clock import monotonic
-from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.errors import SHORTAGE, Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.forks import leave_signals
 from issuer_persistence.holding import acquired
 
 #: How long the output of a command is used, in seconds. A token of AWS is valid for 15 minutes. `az account
@@ -21,6 +25,18 @@ LONGEST = 30.0
 
 #: If a command fails, or prints a refused password again, it runs again after this many seconds at the earliest.
 AGAIN = 1.0
+
+#: If this many calls of a function have not returned, it is not called again before one of them returns.
+LATE_MOST = 16
+
+#: Most bytes of a command's output: as many as a pipe holds.
+_OUTPUT_MOST = 65_536
+
+#: How long a killed command is waited for, in seconds.
+_KILLED = 1.0
+
+#: Error numbers of the system if no process can start now.
+_PASSING = SHORTAGE | {errno.EAGAIN, errno.EINTR}
 
 
 class Credentials:
@@ -34,27 +50,64 @@ class Credentials:
     def __init__(self, name: str, ask: Callable[[], object]) -> None:
         self.name = name
         self._ask = ask
+        #: Threads with calls of the function for which nobody waits any more.
+        self._late: set[threading.Thread] = set()
 
-    def get(self, left: float) -> tuple[str, str]:  # noqa: ARG002 - the time that a function takes is its own
+    def get(self, left: float) -> tuple[str, str]:
         """Return the user, which is "" if the URL names it, and the password.
 
         Args:
-            left: Longest wait for a command in seconds, above 0.
+            left: Longest wait for the function or the command in seconds, above 0.
 
         Raises:
             Unconfirmed: There is no password now.
             Misconfigured: The function does not return a password, or the command cannot run.
         """
-        try:
-            found = self._ask()
-        except Exception as error:
+        found, error = self._asked(left)
+        if error is not None:
             raise Unconfirmed(f"{self.name}: the function raised {type(error).__name__}") from error
         match found:
-            case str() as password if password:
-                return "", password
-            case (str() as user, str() as password) if password:
-                return user, password
-        raise Misconfigured(f"{self.name}: return a password, or a pair (user, password), not {type(found).__name__}")
+            case str():
+                user, password = "", found
+            case (str(), str()):
+                user, password = found
+            case _:
+                problem = f"return a password, or a pair (user, password), not {type(found).__name__}"
+                raise Misconfigured(f"{self.name}: {problem}")
+        if not password:
+            raise Unconfirmed(f"{self.name}: the function returned an empty password")
+        if not (user + password).isprintable():
+            raise Misconfigured(f"{self.name}: the user or the password has a character that cannot be printed")
+        return user, password
+
+    def _asked(self, left: float) -> tuple[object, BaseException | None]:
+        """Call the function in a thread of its own. Return its result, or its error. Raises Unconfirmed."""
+        self._late -= {each for each in self._late.copy() if not each.is_alive()}
+        if len(self._late) >= LATE_MOST:
+            raise Unconfirmed(f"{self.name}: {LATE_MOST} calls of the function have not returned yet")
+        answers: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
+        context = contextvars.copy_context()
+
+        def call() -> None:
+            try:
+                answers.put((context.run(self._ask), None))
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
+                answers.put((None, error))
+
+        def run() -> None:
+            leave_signals()
+            call()
+
+        thread = threading.Thread(target=run, name="issuer-credentials", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can start, as while the interpreter exits
+            call()
+        try:
+            return answers.get(timeout=left)
+        except queue.Empty:
+            self._late.add(thread)
+            raise Unconfirmed(f"{self.name}: the function has not returned within {left:.3g} s") from None
 
     def refused(self, password: str) -> None:
         """Record that a server refuses the password. This never waits."""
@@ -131,22 +184,40 @@ class CommandCredentials(Credentials):
             try:
                 self._running = subprocess.Popen(self._words, stdin=none, stdout=subprocess.PIPE, stderr=none)  # noqa: S603 - the operator's
             except OSError as error:
-                return Misconfigured(f"{program} cannot be started: {error.strerror}")
+                kind = Unconfirmed if error.errno in _PASSING else Misconfigured
+                return kind(f"{program} cannot be started: {error.strerror}")
             self._ends = monotonic() + LONGEST
-        running, output = self._running, None
-        with suppress(subprocess.TimeoutExpired):  # which has the output
-            output, _ = running.communicate(timeout=max(0.0, min(end, self._ends) - monotonic()))
-        if output is None and monotonic() < self._ends:
+        running = self._running
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(max(0.0, min(end, self._ends) - monotonic()))
+        if running.returncode is None and monotonic() < self._ends:
             raise Unconfirmed(f"{program} has not ended yet")
         self._running = None
-        if output is None:
-            running.kill()
-            running.stdout.close()  # type: ignore[union-attr]  # it is a pipe
-            running.wait()
+        if running.returncode is None:
+            _end(running)
             return Unconfirmed(f"{program} has not ended within {LONGEST:g} s")
+        output = _printed(running)
         if running.returncode:
             return Unconfirmed(f"{program} has ended with exit status {running.returncode}")
         password = output.decode(errors="replace").rstrip("\r\n")
-        if not password.isprintable() or not password:
+        if not password:
+            return Unconfirmed(f"{program} has printed nothing")
+        if not password.isprintable():
             return Misconfigured(f"{program} must print the password, as one line of text, and nothing else")
         return password
+
+
+def _printed(ended: subprocess.Popen[bytes]) -> bytes:
+    """Return what a program has printed. A child of it may hold the pipe open, so nothing is waited for."""
+    with ended.stdout as pipe, suppress(BlockingIOError):  # type: ignore[union-attr]  # it is a pipe
+        os.set_blocking(pipe.fileno(), False)
+        return os.read(pipe.fileno(), _OUTPUT_MOST)
+    return b""
+
+
+def _end(running: subprocess.Popen[bytes]) -> None:
+    """Kill a program. If that is not allowed, or the system does not end it, leave it alone."""
+    running.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+    with suppress(OSError, subprocess.TimeoutExpired):
+        running.kill()
+        running.wait(_KILLED)

@@ -1,21 +1,26 @@
 """Where a password that expires comes from: a function, or a command whose output is kept."""
 
+import errno
 import os
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pymongo.errors import InvalidOperation, ServerSelectionTimeoutError
 
-from issuer_persistence import credentials
+from issuer_persistence import contract, credentials
 from issuer_persistence.credentials import CommandCredentials, Credentials
 from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
-from issuer_persistence.mongodb.clients import Clients
+from issuer_persistence.mongodb.clients import Clients, LoginRefused, renewing
 from tests.refusals import refused
 from tests.servers.ports import LOOPBACK
-from tests.waiting import ended
+from tests.servers.postgres import PostgresServer
+from tests.waiting import ended, until
 
 #: Nobody waits so long here.
 LONG = 60.0
@@ -57,9 +62,15 @@ def printing(tmp_path: Path) -> Printing:
 def test_a_function_returns_a_password_or_a_pair_and_nothing_else() -> None:
     assert Credentials("x", lambda: "p").get(LONG) == ("", "p")
     assert Credentials("x", lambda: ("u", "p")).get(LONG) == ("u", "p")
-    for wrong in ("", None, 5, b"p", ("u",), ("u", ""), ("u", b"p"), ["u", "p", "q"]):
+    for wrong in (None, 5, b"p", ("u",), ("u", b"p"), ["u", "p", "q"]):
         error = refused(Misconfigured, "x: return a password, or a pair", Credentials("x", lambda: wrong).get, LONG)  # noqa: B023
         assert "'p'" not in str(error)
+
+    for empty in ("", ("u", "")):
+        refused(Unconfirmed, "x: the function returned an empty password", Credentials("x", lambda: empty).get, LONG)  # noqa: B023
+    for hidden in ("hunter2\n", ("u\0", "hunter2")):
+        error = refused(Misconfigured, "x: .* cannot be printed", Credentials("x", lambda: hidden).get, LONG)  # noqa: B023
+        assert "hunter2" not in str(error)
 
     def fails() -> str:
         raise KeyError("token")
@@ -110,7 +121,7 @@ def test_a_command_that_repeats_a_refused_password_runs_once_a_second(printing: 
         (["sh", "-c", "echo hunter2; echo hunter2 >&2; exit 3"], Unconfirmed, "'sh' has ended with exit status 3"),
         (["sh", "-c", "echo hunter2; kill -9 $$"], Unconfirmed, "exit status -9"),
         (["/no/such/program", "hunter2"], Misconfigured, "cannot be started: No such file"),
-        (["true", "hunter2"], Misconfigured, "must print the password, as one line"),
+        (["true", "hunter2"], Unconfirmed, "has printed nothing"),
         (["printf", "hunter2\nhunter2"], Misconfigured, "must print the password, as one line"),
         (["printf", r"\377hunter2\0"], Misconfigured, "must print the password, as one line"),
     ],
@@ -151,6 +162,131 @@ def test_a_deadline_ends_the_wait_but_not_the_command(tmp_path: Path) -> None:
         refused(Unconfirmed, "'cat' has not ended yet", made.get, 0.05)
     gate.write_text("late")
     assert made.get(LONG) == ("", "late")
+
+
+def test_a_function_that_stands_still_holds_nobody_beyond_the_deadline_and_is_called_16_times_at_most() -> None:
+    goes_on, asked = threading.Event(), list[str]()
+
+    def stands_still() -> str:
+        asked.append(threading.current_thread().name)
+        goes_on.wait(LONG)
+        return "late"
+
+    made = Credentials("x", stands_still)
+    for _ in range(credentials.LATE_MOST):
+        refused(Unconfirmed, "x: the function has not returned within 0.02 s", made.get, 0.02)
+    refused(Unconfirmed, "16 calls of the function have not returned yet", made.get, LONG)
+    assert asked == ["issuer-credentials"] * credentials.LATE_MOST
+    goes_on.set()
+    until(lambda: not any(each.is_alive() for each in made._late), LONG)
+    assert made.get(LONG) == ("", "late")
+
+
+def test_a_function_is_called_although_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    assert Credentials("x", lambda: "p").get(LONG) == ("", "p")
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR])
+def test_a_command_that_cannot_start_now_may_start_later(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    refused(Unconfirmed, "cannot be started", CommandCredentials("x", ["true"]).get, LONG)
+
+
+def test_the_output_of_a_command_that_leaves_a_child_behind_is_used(tmp_path: Path) -> None:
+    """The child holds the pipe open."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    made = CommandCredentials("x", ["sh", "-c", f"echo one; cat {gate} & exit 0"])
+    silent = CommandCredentials("x", ["sh", "-c", f"cat {gate} & exit 0"])
+    try:
+        assert ended(lambda: made.get(2 * LONG), LONG) == ("", "one")
+        ended(lambda: refused(Unconfirmed, "'sh' has printed nothing", silent.get, 2 * LONG), LONG)
+    finally:
+        gate.write_text("")
+
+
+def test_a_command_that_cannot_be_killed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that runs as another user."""
+    monkeypatch.setattr(credentials, "LONGEST", 0.05)
+    monkeypatch.setattr(credentials, "_KILLED", 0.05)
+    made, kill, killed = CommandCredentials("x", ["sleep", "600"]), subprocess.Popen.kill, list[Any]()
+
+    def fails(process: Any) -> None:
+        killed.append(process)
+        raise PermissionError
+
+    monkeypatch.setattr(subprocess.Popen, "kill", fails)
+    refused(Unconfirmed, "'sleep' has not ended within 0.05 s", made.get, LONG)
+    kill(killed[0])
+    killed[0].wait()
+
+
+def test_a_refused_login_is_found_out_in_any_language() -> None:
+    """By a code, or by what libpq knows of the login. The texts are those of servers that speak German."""
+    mysql, pymysql = pytest.importorskip("issuer_persistence.sql.mysql"), pytest.importorskip("pymysql")
+    for code, refuses in ((1045, True), (1698, True), (1044, False), (1049, False)):
+        assert mysql.MySQLStore.refuses_login(pymysql.OperationalError(code, "Benutzer abgewiesen")) is refuses
+    assert not mysql.MySQLStore.refuses_login(pymysql.OperationalError())
+    assert not mysql.MySQLStore.refuses_login(OSError(1045, "Zugriff"))
+
+
+@pytest.mark.live
+def test_a_refused_login_of_postgresql_is_found_out_in_any_language(postgres_server: PostgresServer) -> None:
+    postgresql, psycopg = pytest.importorskip("issuer_persistence.sql.postgresql"), pytest.importorskip("psycopg")
+    server, user = postgres_server, "login"
+    access = server.directory / "data" / "pg_hba.conf"
+    before = access.read_text()
+    server.execute(f"CREATE USER {user} PASSWORD 'right'")
+    try:
+        access.write_text(f"host all {user} all scram-sha-256\n{before}")
+        server.execute("SELECT pg_reload_conf()")
+        address = server.url.rpartition("@")[2]
+
+        def failed(login: str) -> Any:
+            """Return the error of a login, or None."""
+            try:
+                psycopg.connect(f"postgresql://{login}@{address}").close()
+            except psycopg.OperationalError as error:
+                return error
+
+        until(lambda: failed(f"{user}:wrong"), LONG, "the server has read its rules")
+        refuses = postgresql.PostgreSQLStore.refuses_login
+        for login in (f"{user}:wrong", user):
+            error = failed(login)
+            assert refuses(error)
+            error.args = ("FATAL:  Passwort-Authentifizierung fehlgeschlagen",)
+            assert refuses(error)
+        address = f"{address.rpartition('/')[0]}/missing"
+        assert not refuses(failed(f"{user}:right"))
+        assert not refuses(OSError())
+    finally:
+        access.write_text(before)
+        server.execute("SELECT pg_reload_conf()")
+        server.execute(f"DROP USER {user}")
+
+
+def test_a_call_with_a_new_password_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = [1000.0], list[float]()
+    monkeypatch.setattr(contract, "monotonic", lambda: now[0])
+
+    class Refusing:
+        @renewing
+        def call(self, *, timeout: float) -> str:
+            given.append(timeout)
+            now[0] += 3
+            if len(given) == 1:
+                raise LoginRefused("no")
+            return "done"
+
+    assert Refusing().call(timeout=5) == "done"
+    assert given == [5, 2]
 
 
 def test_no_shell_reads_the_words() -> None:

@@ -14,6 +14,7 @@ import pymongo
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.credentials import Credentials
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.urls import mask
@@ -36,12 +37,14 @@ class LoginRefused(Unconfirmed):
 
 
 def renewing(method: Callable[P, R]) -> Callable[P, R]:
-    """Return the method, which is called once more after LoginRefused."""
+    """Return the method, which is called once more after LoginRefused, with the time that is left of its `timeout`."""
 
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> R:
+        deadline = CallDeadline(options["timeout"])  # type: ignore[arg-type]  # a number, as in `Store`
         with suppress(LoginRefused):
             return method(*args, **options)
+        options["timeout"] = deadline.left()
         return method(*args, **options)
 
     return call

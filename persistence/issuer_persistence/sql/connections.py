@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -32,9 +31,6 @@ GIVEN_UP_MOST, GIVEN_UP_TIME = 4, 60.0
 
 #: With credentials, how many logins a connection tries: the first password may have just expired.
 LOGINS = 2
-
-#: Error of PostgreSQL, MySQL or MariaDB: the password is not accepted.
-_REFUSED = re.compile("authentication failed|no password supplied|Access denied for user (?!.* to database)")
 
 #: Connections of the parent in a forked child. They stay referenced, so that no finalizer ends them.
 _OF_PARENTS: list[SQLLink] = []
@@ -187,12 +183,15 @@ class Deadlines:
 class Links:
     """The connections of one store. A forked child drops those of its parent without a message to the server."""
 
-    def __init__(self, connect: Callable[..., SQLLink]) -> None:
-        """`connect`: function that opens a connection.
+    def __init__(self, connect: Callable[..., SQLLink], refuses_login: Callable[[Exception], bool]) -> None:
+        """Make no connection yet.
 
-        Its arguments are the longest time for this, in seconds, and perhaps a user and a password.
+        Args:
+            connect: Function that opens a connection. Its arguments are the longest time for this, in seconds, and
+                perhaps a user and a password.
+            refuses_login: Whether an error of `connect` means that the server does not accept the password.
         """
-        self._connect = connect
+        self._connect, self._refuses_login = connect, refuses_login
         #: Where the user and the password of a new connection come from. None: the URL has them.
         self.credentials: Credentials | None = None
         self._process = os.getpid()
@@ -239,7 +238,7 @@ class Links:
             try:
                 return self._connect(deadline.left(), user, password)
             except Exception as error:
-                if not _REFUSED.search(str(error)):
+                if not self._refuses_login(error):
                     raise
                 refusals.append(error)
             self.credentials.refused(password)

@@ -59,6 +59,8 @@ _FULL = {1021, 1114}
 #: Codes of errors that an operator must correct, though their SQLSTATE does not say so: host, account, password or TLS
 #: not accepted, no such parameter, a letter that a column's character set lacks, a trigger, a session that only reads.
 _WRONG = {1130, 1193, 1366, 1442, 1449, 1644, 1792, 1820, 1862, 3118, 3159, 4151, CR.CR_SSL_CONNECTION_ERROR}
+#: Codes of errors: the password is not accepted, or there is none.
+_LOGIN_REFUSED = {(ER.ACCESS_DENIED_ERROR,), (1698,)}
 #: Codes of errors that end by themselves, though their SQLSTATE does not say so: the user has too many sessions.
 _PASSING = {1203, 1226}
 
@@ -188,6 +190,10 @@ class MySQLStore(SQLStore):
                     link.acknowledged = _acknowledged(link.cursor)
             on_failure.pop_all()
         return link
+
+    @staticmethod
+    def refuses_login(error: Exception) -> bool:
+        return isinstance(error, pymysql.MySQLError) and error.args[:1] in _LOGIN_REFUSED
 
     def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:  # noqa: ARG002 - the socket has the deadline
         if writes and link.acknowledged:

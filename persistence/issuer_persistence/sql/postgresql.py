@@ -42,6 +42,11 @@ _READS_ONLY = (
     "AND source IN ('user', 'database user', 'client')"
 )
 
+#: Errors of a connection for which the password was accepted.
+_REFUSED_AFTER = re.compile(
+    r'(role|database) ".*" does not exist|permission denied|not permitted to log in|not currently accepting|'
+    r"too many connections|remaining connection slots"
+)
 #: Errors of a connection that an operator must correct. libpq gives no code for a connection that failed.
 _REFUSED = re.compile(
     r'(role|database) ".*" does not exist|no such (user|database)|permission denied|not permitted to log in|'
@@ -109,6 +114,13 @@ class PostgreSQLStore(SQLStore):
             on_failure.pop_all()
         connection.add_notice_handler(lambda notice: _noted(notice, link.notices))
         return link
+
+    @staticmethod
+    def refuses_login(error: Exception) -> bool:
+        """See `SQLStore.refuses_login`. There is no code: libpq only knows whether the server has asked for one."""
+        login = error.pgconn if isinstance(error, psycopg.Error) else None
+        asked = login is not None and (login.used_password or login.needs_password)
+        return asked and not _REFUSED_AFTER.search(str(error))
 
     def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
         self._begin(link, left, writes=writes)

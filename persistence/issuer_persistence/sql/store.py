@@ -64,7 +64,7 @@ class SQLStore(TransactionalStore):
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
         self._address = url
         self.statements = Statements(checked_prefix(prefix), self.types.schema, self.types.limited)
-        self._links = Links(self.connect)
+        self._links = Links(self.connect, self.refuses_login)
         self._closed = False
         #: In the copy of this object that the calls of a batch use: the transaction of the batch.
         self._batch: SQLTransaction | None = None
@@ -110,6 +110,11 @@ class SQLStore(TransactionalStore):
     @abstractmethod
     def connect(self, left: float, user: str = "", password: str = "") -> SQLLink:
         """Open a connection within `left` seconds. Without `user` or `password`, those of the URL are used."""
+
+    @staticmethod
+    @abstractmethod
+    def refuses_login(error: Exception) -> bool:
+        """Whether an error of `connect` means that the server does not accept the password, in any language."""
 
     @abstractmethod
     def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
