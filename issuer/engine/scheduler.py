@@ -217,7 +217,11 @@ class _LoopTimer(_Timer):
     def _turn(self) -> None:
         if self._next is not None:
             self._next.cancel()
-        self._next = self._loop.call_later(self._process(), self._turn) if self.running else None
+        if self.running:
+            # Before the work: if a signal handler raises an exception in it, and the loop goes on, so do the sweeps.
+            before = self._next = self._loop.call_later(SWEEP_EVERY, self._turn)
+            self._next = self._loop.call_later(self._process(), self._turn)
+            before.cancel()
 
 
 class Threads(Executor):
@@ -283,8 +287,8 @@ class Tasks(Executor):
         return True
 
     def close(self) -> None:
-        """Stop the timer. Running tasks continue."""
-        if self._timer is not None and self.alive:
+        """Stop the timer, also of a loop that does not run now. Running tasks continue."""
+        if self._timer is not None and self._timer.running and not self._loop.is_closed():
             self._timer.shutdown(wait=False)
 
     async def cancel(self) -> None:

@@ -33,6 +33,42 @@ from tests.servers.clocked import Clock
 from tests.waiting import eventually, run, until
 
 
+def test_an_interrupt_in_the_timer_of_a_loop_that_goes_on_stops_no_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C in a notebook, whose loop runs again. The issuer may be closed while it does not run."""
+    monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.01)
+    swept: list[asyncio.Task[Any] | None] = []
+
+    async def sweep() -> None:
+        swept.append(asyncio.current_task())
+
+    async def begun() -> Tasks:
+        tasks = Tasks()
+        tasks.begin(sweep)
+        return tasks
+
+    loop = asyncio.new_event_loop()
+    try:
+        tasks = loop.run_until_complete(begun())
+        timer = tasks._timer
+        assert timer is not None
+        with monkeypatch.context() as interrupted:
+
+            def fails() -> float:
+                raise KeyboardInterrupt
+
+            interrupted.setattr(timer, "_process", fails)
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_forever()
+        before = len(swept)
+        loop.run_until_complete(eventually(lambda: len(swept) > before))
+        tasks.close()
+        assert not timer.running
+        loop.run_until_complete(tasks.cancel())
+    finally:
+        loop.close()
+    tasks.close()
+
+
 async def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
