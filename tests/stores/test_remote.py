@@ -17,6 +17,7 @@ import pytest
 
 import issuer
 from issuer.doors.tokens import Scope, line_for, new_token
+from issuer_persistence import contract
 from issuer_persistence.clock import monotonic
 from issuer_persistence.errors import Misconfigured, NotAllowed, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.ledger import Purpose, Reservation
@@ -419,6 +420,12 @@ def test_connections_that_were_idle_for_long_are_closed_although_newer_ones_are_
     assert len(store._channel._idle) == 1
 
 
+def test_a_request_that_http_cannot_send_is_lost_and_leaves_no_connection_behind(store: RemoteStore) -> None:
+    with pytest.raises(Lost, match="Invalid header value"):
+        store._channel.post("/v1/store", {}, TIMEOUT, {"x": "a\nb"})
+    assert not store._channel._idle
+
+
 def test_a_call_needs_no_more_files_than_its_connection(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.get("a", timeout=TIMEOUT)
     monkeypatch.setattr(selectors, "DefaultSelector", None)
@@ -489,7 +496,10 @@ def test_a_private_authority_is_trusted_if_it_is_named_and_another_one_is_a_mist
 # ------------------------------------------------------------------ requests
 
 
-def test_reads_of_several_tags_are_one_request(central: WebServer, store: RemoteStore) -> None:
+def test_reads_of_several_tags_are_one_request(
+    central: WebServer, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "BATCH_TIME", TIMEOUT)
     settings = {f"t{number:03}": TagSettings() for number in range(150)}
     store.create_many(settings, timeout=TIMEOUT)
     reserve(store)
