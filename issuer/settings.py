@@ -39,6 +39,11 @@ COMPAT = ("leaf", "leaf:exact", "tinyid", "leaf-go")
 WORKERS_MOST = 256
 _PORTS = 65536
 
+#: What the address of a Unix socket begins with.
+UNIX = "unix:"
+#: Maximum number of bytes in the path of a Unix socket. Linux has room for one more, macOS for 104 bytes in all.
+_UNIX_MOST = 103
+
 #: Time in seconds. Redis elects one process to load the next segment. If that process takes longer than the store's
 #: timeout plus this time, Redis elects another process.
 GRACE = 1.0
@@ -194,13 +199,26 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _address(address: object) -> str:
-    """Return the address to listen on, or "" if there is none. Raises ConfigurationError if it is not HOST:PORT."""
+    """Return the address, or "" if there is none. Raises ConfigurationError if it is not HOST:PORT."""
     if not isinstance(address, str):
         raise ConfigurationError(f"must be HOST:PORT, not {brief(address)}")
     if address.strip().lower() in ("", "none"):
         return ""
     host_and_port(address)
     return address.strip()
+
+
+def _listening(address: object) -> str:
+    """Return the address to listen on, or "" if there is none. Raises ConfigurationError if invalid."""
+    if not isinstance(address, str) or not address.strip().startswith(UNIX):
+        return _address(address)
+    path = address.strip().removeprefix(UNIX)
+    if not path.startswith("/") or "\0" in path or len(os.fsencode(path)) > _UNIX_MOST:
+        raise ConfigurationError(
+            f"must be {UNIX} and an absolute path of up to {_UNIX_MOST} bytes, as in {UNIX}/run/issuer/http.sock, not "
+            f"{brief(address)}"
+        )
+    return UNIX + path
 
 
 def _one_of(*words: str) -> SettingType[str]:
@@ -381,17 +399,21 @@ class Settings:
         "would use an SQLite file of its own, and issue numbers from 1")
     metrics: bool = _setting(*_OFF, "Add the metrics to the default registry of `prometheus_client`",
         connect=True)
-    http: str = _setting("127.0.0.1:8000", SettingType(_address, "HOST:PORT"),
-        "Address at which `issuer serve` accepts HTTP, as `HOST:PORT`. With port 0 it uses any free port. With `none` "
-        "it does not serve HTTP", command="serve")
-    resp: str = _setting("", SettingType(_address, "HOST:PORT"),
-        "Address at which `issuer serve` accepts the Redis protocol, as `HOST:PORT`", command="serve")
+    http: str = _setting("127.0.0.1:8000", SettingType(_listening, "HOST:PORT"),
+        "Address at which `issuer serve` accepts HTTP, as `HOST:PORT`, or as `unix:/PATH` for a Unix socket. With port "
+        "0 it uses any free port. With `none` it does not serve HTTP", command="serve")
+    resp: str = _setting("", SettingType(_listening, "HOST:PORT"),
+        "Address at which `issuer serve` accepts the Redis protocol, as `HOST:PORT` or `unix:/PATH`", command="serve")
     workers: int = _setting(1, _count(1, WORKERS_MOST), "Number of worker processes of `issuer serve`, 1..256",
         command="serve")
     tokens: str = _setting("", _PATH,
         "File of tokens. With it, each caller of `issuer serve` needs a token that is in this file", command="serve")
     open: bool = _setting(*_OFF,
         "Allow callers on other machines to use `issuer serve` without a token", command="serve")
+    tls_cert: str = _setting("", _PATH,
+        "File with the certificate of `issuer serve` and the certificates between it and its authority, as PEM. With "
+        "it, HTTP and the Redis protocol use TLS at `HOST:PORT`, and no TLS at `unix:/PATH`", command="serve")
+    tls_key: str = _setting("", _PATH, "File with the private key of `tls_cert`, without a password", command="serve")
     allowed_hosts: Sequence[str] = _setting([], SettingType(_names, "NAME"),
         "Names that HTTP requests to `issuer serve` may have in the header `Host`. `*.example.com` allows all "
         "subdomains, `*` allows any name. `localhost` and IP addresses are always allowed. In the environment, "

@@ -121,9 +121,12 @@ class Caller:
 
 
 @contextmanager
-def _locked(file: int) -> Iterator[None]:
-    """Lock a file during a `with` block. Raises BlockingIOError or PermissionError if another process has the lock."""
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _locked(file: int, *, wait: bool) -> Iterator[None]:
+    """Lock a file during a `with` block.
+
+    If another process has the lock, wait for it, or raise BlockingIOError or PermissionError.
+    """
+    fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         yield
     finally:
@@ -203,18 +206,23 @@ class Access:
         told = "authentication failed over %s, from %s, %s: %s"
         _sparing.say(audit.warning, address, protocol, told, protocol, address, request, error)
 
-    def look(self) -> None:
-        """Apply changes of the tokens file. Each worker calls this method every LOOK_EVERY seconds."""
+    def look(self, *, at_once: bool = False) -> None:
+        """Apply changes of the tokens file. Each worker calls this method every LOOK_EVERY seconds.
+
+        `at_once`: an operator reports that the whole file is written. Apply it now, and log a mistake again.
+        """
         path = self._path
         if path is None:
             return
+        if at_once:
+            self._complaint = ""
         try:
             # The file's state includes inode and size, because editors and Kubernetes replace the file by a new one,
             # which may have the same times.
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
-            if state != self._state and settled:
-                with suppress(BlockingIOError, PermissionError), _locked(self._published):
+            if state != self._state and (settled or at_once):
+                with suppress(BlockingIOError, PermissionError), _locked(self._published, wait=at_once):
                     self._state = self._read(path)
             if (content := self._shared()) is not None:
                 self._take(content, parsed(content, path))

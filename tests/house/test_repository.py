@@ -93,7 +93,7 @@ def test_the_request_for_a_merge_names_targets_that_are_there() -> None:
     assert set(named) <= TARGETS
 
 
-@pytest.mark.parametrize("file", ["deploy/Dockerfile", "deploy/issuer.service"])
+@pytest.mark.parametrize("file", ["deploy/Dockerfile", "deploy/systemd/issuer.service"])
 def test_what_is_deployed_has_the_driver_of_each_store(file: str) -> None:
     extras = re.findall(r"\[([\w,]+)\]\"", text(file))[0].split(",")
     assert {"server", "postgresql", "mysql"} == set(extras) <= set(PYPROJECT["project"]["optional-dependencies"])

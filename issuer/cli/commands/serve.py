@@ -75,8 +75,9 @@ def serve(session: Session, /, *, verbose: bool, **given: Any) -> None:
     with _logging_errors(given["log_format"] or os.environ.get("ISSUER_LOG_FORMAT", "")):
         from issuer.doors.server.options import ServerOptions
         from issuer.doors.server.run import serve as serve_
+        from issuer.doors.server.systemd import passed_sockets
 
         settings = session.settings(given_settings(given))
     with _logging_errors(settings.log_format):
-        code = serve_(ServerOptions.of(settings, session.given, verbose=verbose))
+        code = serve_(ServerOptions.of(settings, session.given, verbose=verbose, passed=passed_sockets()))
     sys.exit(code)

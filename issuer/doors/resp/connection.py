@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
 import socket
 import sys
 import termios
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -41,6 +43,8 @@ SMALL: Final = 512
 #: A client that has sent this many commands without a valid token is disconnected.
 REFUSALS_MOST: Final = 16
 
+#: More bytes than TLS sends after its handshake, before the first reply: two session tickets of about 250 bytes each.
+_TLS_HANDSHAKE: Final = 4096
 #: Bytes of a group of INCRs in memory while it waits for its numbers, beside the replies.
 _DEMAND: Final = 200
 
@@ -93,7 +97,9 @@ class Connection(asyncio.BufferedProtocol):
         """Serve the client, or reject it if too many clients are connected."""
         shared = self._shared
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # a TCP server has this type
-        transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]  # as above
+        # The end of a TLS handshake waits in the buffer. If it counted, reading would stop before it is sent.
+        high = _TLS_HANDSHAKE if transport.get_extra_info("sslcontext") else 0
+        transport.set_write_buffer_limits(high=high)  # type: ignore[attr-defined]  # as above
         peer = transport.get_extra_info("peername")
         address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         shared.opened += 1
@@ -138,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         """Answer the commands, then close. A client such as `printf ... | nc` sends nothing more, but still reads."""
         if self._farewell is None:
             self.end()
-        return self._farewell is None
+        return self._farewell is None and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read its replies."""
@@ -424,16 +430,21 @@ class Connection(asyncio.BufferedProtocol):
         elif self._last or (parting and self._parser.between and not self._unread()):
             self._last = self._last or b""
             self._transport.write(self._last)
-            self._transport.write_eof()  # this also sends the replies held back
-            self._farewell = self._shared.loop.call_later(LINGER, self._transport.abort)
-            self._read(on=True)
+            if self._transport.can_write_eof():
+                self._transport.write_eof()  # this also sends the replies held back
+                self._farewell = self._shared.loop.call_later(LINGER, self._transport.abort)
+                self._read(on=True)
+            else:  # TLS has no end of one direction
+                below = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+                self._transport.close()
+                self._shared.loop.call_soon(_end_tcp, below)
             return
         if parting:
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
         """If `held`, hold back written data: the client gets the last reply and the end of the connection together."""
-        if sys.platform == "linux" and not self._transport.is_closing():
+        if sys.platform == "linux" and self._session.address and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 
     def _unread(self) -> bool:
@@ -478,3 +489,9 @@ class Connection(asyncio.BufferedProtocol):
     def _move(self, budget: Budget) -> None:
         self._budget.hold(-self._held)
         self._budget, self._held = budget, 0
+
+
+def _end_tcp(below: socket.socket) -> None:
+    """End the TCP connection below TLS, after all that was held back: some clients look only for this end."""
+    with below, suppress(OSError):
+        below.shutdown(socket.SHUT_WR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextlib import suppress
 from typing import Final
 
@@ -20,14 +21,16 @@ from issuer.errors import Unavailable
 IDLE: Final = 300.0
 #: Largest number of clients that are connected at the same time.
 CLIENTS_MOST: Final = 10_000
+#: Seconds after which the event loop has reported each client that it has accepted.
+_ACCEPTED: Final = 0.01
 
 
 class RespServer:
     """A server of the Redis protocol that listens. `start` creates it. `shared`: state of all connections."""
 
-    def __init__(self, shared: Shared, server: asyncio.Server, idle: float) -> None:
+    def __init__(self, shared: Shared, server: asyncio.Server, idle: float, *, tls: bool) -> None:
         self.shared = shared
-        self._server = server
+        self._server, self._tls = server, tls
         self._every = min(idle, shared.progress) / 4  # a client is looked at so often within the time that it has
         self._idle, self._late = round(idle / self._every), round(shared.progress / self._every)
         self._look()
@@ -41,6 +44,13 @@ class RespServer:
         for connection in self.shared.connections:
             connection.asked = False
 
+    async def accept_no_more(self, seconds: float) -> None:
+        """Accept no new clients. Serve those that are connected, for up to `seconds`, until all have left."""
+        self._server.close()
+        # The event loop may not have reported a client yet that it has accepted, and reports none during its handshake.
+        await asyncio.sleep(seconds if self._tls else _ACCEPTED)
+        await self._emptied(seconds)
+
     async def close(self, seconds: float) -> None:
         """Accept no more clients and requests. Return when all requests are answered, after at most `seconds` seconds.
 
@@ -50,7 +60,6 @@ class RespServer:
         self._server.close()
         self._look_again.cancel()
         shared = self.shared
-        shared.emptied.clear()
         for connection in list(shared.connections):
             connection.end()
         await self._emptied(deadline.left())
@@ -65,6 +74,7 @@ class RespServer:
         await self._emptied(max(1.0, deadline.left()))
 
     async def _emptied(self, seconds: float) -> None:
+        self.shared.emptied.clear()
         if self.shared.connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.shared.emptied.wait(), seconds)
@@ -88,6 +98,7 @@ async def start(
     look_ups: LookUps | None = None,
     budget: Budget | None = None,
     progress: float = PROGRESS,
+    tls: ssl.SSLContext | None = None,
 ) -> RespServer:
     """Serve the issuer's numbers until `close`. The issuer stays open after `close`.
 
@@ -100,10 +111,19 @@ async def start(
         look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
         budget: What clients may make the server hold, if another server of this process shares it. None creates one.
         progress: Seconds within which a client must authenticate, complete a command, and read replies.
+        tls: Context with the certificate. None means no TLS.
     """
     loop = asyncio.get_running_loop()
     looks = look_ups or LookUps(ids.engine, access.rates)
-    port = listening.getsockname()[1]
+    port = 0 if listening.family == socket.AF_UNIX else listening.getsockname()[1]
     shared = Shared(access, ids.engine, looks, loop, port, clients_most, budget or Budget(), progress)
-    server = await loop.create_server(lambda: Connection(shared), sock=listening, backlog=1024)
-    return RespServer(shared, server, idle)
+    within = None if tls is None else progress
+    server = await loop.create_server(
+        lambda: Connection(shared),
+        sock=listening,
+        backlog=1024,
+        ssl=tls,
+        ssl_handshake_timeout=within,
+        ssl_shutdown_timeout=within,
+    )
+    return RespServer(shared, server, idle, tls=tls is not None)

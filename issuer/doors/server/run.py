@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from issuer.doors.access import Access
 from issuer.doors.server import logs
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import close, connections, listen, raise_limit
-from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Job, Report, Supervisor, catch, is_last
+from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Job, Order, Report, Supervisor, catch, read_order
 from issuer.doors.server.watch import keep
 from issuer.errors import ConfigurationError
 from issuer.tally import Tally
@@ -42,6 +43,7 @@ FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 def serve(options: ServerOptions) -> int:
     """Serve until a signal arrives. Return the exit code. Raises ConfigurationError if the server cannot start."""
     catch(SIGNALS, lambda *_: sys.exit(0))  # exit handlers then remove the temporary files
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to reload yet
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
     connections(len(options.endpoints), options.settings.redis_connections)  # raises if too few files can be open
@@ -60,14 +62,17 @@ def serve(options: ServerOptions) -> int:
         ]
         if options.has_redis:
             jobs.append(("the keeper", partial(_keep, options)))
-        where = [each.shown(sockets[each.name].getsockname()[1]) for each in options.endpoints]
+        where = [
+            each.shown(sockets[each.name].getsockname(), tls=bool(options.settings.tls_cert))
+            for each in options.endpoints
+        ]
         many = "one worker" if options.settings.workers == 1 else f"{options.settings.workers} workers"
         code = Supervisor(
             jobs,
             f"serving {' and '.join(where)} with {many}",
             forget,
             drain_delay=options.settings.drain_delay,
-            close=partial(close, sockets.values()),
+            close=partial(close, sockets, options.endpoints),
         ).run()
     log.info("stopped")
     return code
@@ -129,12 +134,14 @@ def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report],
 
     stop = threading.Event()
 
-    def end_with_supervisor() -> None:
-        while not (orders.poll(ALIVE_EVERY) and is_last(orders)):
-            report("alive")
+    def obey() -> None:
+        order: Order | None = None
+        while order != "end":
+            order = read_order(orders) if orders.poll(ALIVE_EVERY) else None
+            report("ready" if order == "reload" else "alive")
         stop.set()
 
-    threading.Thread(target=end_with_supervisor, daemon=True).start()
+    threading.Thread(target=obey, daemon=True).start()
     with connect(**options.given) as issuer:
         tally = Tally()
         tally.lines_dropped = logs.dropped

@@ -12,8 +12,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
+from pathlib import Path
+from select import select
 from typing import Final
 
 from issuer.clock import monotonic
@@ -47,13 +49,10 @@ _NO_SYN: Final = (
     (0x06, 0, 0, 0),  # drop
     (0x06, 0, 0, 0xFFFFFFFF),  # pass
 )
-#: Offset in Linux's struct tcp_info. For a listening socket, the value at this offset is the number of connections that
-#: wait for `accept`.
-_WAITING_AT: Final = 24
 
 _WHY = {
     errno.EADDRINUSE: "another program listens there: end it, or name another port",
-    errno.EACCES: "the system doesn't allow this port: name one above 1023",
+    errno.EACCES: "the system doesn't allow it: name a port above 1023, or a folder that this user can write",
     errno.EADDRNOTAVAIL: "this machine has no such address",
 }
 
@@ -64,19 +63,26 @@ def listen(endpoints: Iterable[Endpoint], ends: ExitStack) -> dict[str, socket.s
     All workers accept from the same sockets. If each worker had its own socket (SO_REUSEPORT), a second server could
     start on the same port without an error. If a worker died, connections that wait for this worker would be lost.
     """
-    return {each.name: ends.enter_context(_bound(each)) for each in endpoints}
+    found = {}
+    for each in endpoints:
+        listening = found[each.name] = ends.enter_context(each.passed or _bound(each))
+        # Accepted connections inherit these options. The system closes a connection whose client reads nothing.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_MOST)
+        if not each.is_unix:
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNREAD * 1000))
+    return found
 
 
 def _bound(endpoint: Endpoint) -> socket.socket:
     bound = socket.socket(endpoint.family, socket.SOCK_STREAM)
     try:
-        # Without SO_REUSEADDR, old connections of a server would keep the port in use for a minute after its end.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Accepted connections inherit these options. The system closes a connection whose client reads nothing.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_MOST)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNREAD * 1000))
+        if endpoint.is_unix:
+            _remove_abandoned(endpoint.address)
+        else:
+            # Without SO_REUSEADDR, old connections of a server would keep the port in use for a minute after its end.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if endpoint.family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(endpoint.address[0] != "::"))
         bound.bind(endpoint.address)
@@ -84,40 +90,49 @@ def _bound(endpoint: Endpoint) -> socket.socket:
     except OSError as error:
         bound.close()
         why = _WHY.get(error.errno or 0, error.strerror)
-        raise ConfigurationError(f"can't listen on {endpoint.shown(endpoint.address[1])}: {why}") from error
+        raise ConfigurationError(f"can't listen on {endpoint.shown(endpoint.address, tls=False)}: {why}") from error
     return bound
 
 
-def close(sockets: Iterable[socket.socket]) -> None:
+def _remove_abandoned(path: str) -> None:
+    """Remove the Unix socket of a server that was killed. Nobody accepts its connections."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(0)
+        if probe.connect_ex(path) == errno.ECONNREFUSED and Path(path).is_socket():
+            Path(path).unlink()
+
+
+def close(sockets: Mapping[str, socket.socket], endpoints: Iterable[Endpoint]) -> None:
     """Close the listening sockets, after the workers have accepted all connections that wait.
 
     When the last copy of a socket is closed, Linux resets the connections that wait to be accepted, and their requests
     are lost. So a filter first drops the packets of new handshakes. The clients of these handshakes retry after a
     second, and the system then refuses the connection. Systems other than Linux lack this filter: they may reset the
-    connection of a client that connects just before the end.
+    connection of a client that connects just before the end. The path of a Unix socket is removed instead.
+
+    The service manager has copies of the sockets that it has passed: there connections wait for the next server.
     """
-    listening = list(sockets)
-    if sys.platform == "linux":
-        for each in listening:
+    own = [each for each in endpoints if each.passed is None]
+    listening = [sockets[each.name] for each in own]
+    for each in own:
+        if each.is_unix:
+            Path(each.address).unlink(missing_ok=True)
+        elif sys.platform == "linux":
             with suppress(OSError):  # a system may emulate Linux without the filter
-                _drop_handshakes(each)
+                _drop_handshakes(sockets[each.name])
+    if listening:
         time.sleep(HANDSHAKES)
         deadline = monotonic() + ACCEPTING
-        while any(map(_waiting, listening)) and monotonic() < deadline:
+        while select(listening, (), (), 0)[0] and monotonic() < deadline:
             time.sleep(HANDSHAKES / 20)
-    for each in listening:
-        each.close()
+    for socket_ in sockets.values():
+        socket_.close()
 
 
 def _drop_handshakes(listening: socket.socket) -> None:
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in _NO_SYN))
     described = struct.pack("HP", len(_NO_SYN), ctypes.addressof(program))
     listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
-
-
-def _waiting(listening: socket.socket) -> int:
-    info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING_AT + 4)
-    return int(struct.unpack_from("I", info, _WAITING_AT)[0])
 
 
 # ------------------------------------------------------------------ open files

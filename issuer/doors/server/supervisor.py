@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Final, Literal
 
 from issuer.clock import monotonic
+from issuer.doors.server.systemd import notify
 from issuer.errors import ConfigurationError, IssuerError
 
 log = logging.getLogger("issuer.doors.server")
@@ -44,7 +45,7 @@ ALIVE_EVERY: Final = 1.0
 SILENT_LOOKS: Final = 30
 
 #: Signals that stop the server.
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 #: Signals that have no effect on the server. By default they would end a process.
 MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -55,20 +56,21 @@ _processes = multiprocessing.get_context("fork")
 
 #: A report of a child to the supervisor: "alive" every ALIVE_EVERY seconds, and once "ready" or an error.
 Report = Literal["alive", "ready"] | IssuerError
-#: The work of a child process: a function that gets a connection to the supervisor, for `is_last`, and a function that
-#: sends reports to the supervisor. It returns after the last order.
+#: An order of the supervisor to a child: "reload" what can change, which the child answers with "ready"; "drain", as a
+#: stop begins; "end".
+Order = Literal["reload", "drain", "end"]
+#: The work of a child process: a function that gets a connection to the supervisor, for `read_order`, and a function
+#: that sends reports to the supervisor. It returns after the order "end".
 Job = Callable[[Connection, Callable[[Report], None]], None]
 
 
-def is_last(orders: Connection) -> bool:
-    """Read an order of the supervisor. Return False if a stop begins, and True if the child must end.
-
-    A child must also end if the supervisor is dead: the system then closes the connection.
-    """
+def read_order(orders: Connection) -> Order:
+    """Read an order of the supervisor. If the supervisor is dead, the connection is closed: then it is "end"."""
     try:
-        return bool(orders.recv())
+        order: Order = orders.recv()
     except (EOFError, OSError):
-        return True
+        return "end"
+    return order
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class _Child:
     Attributes:
         line: Connection for orders to the process and for its reports.
         served: Whether a process of this child has reported that it is ready.
+        ready: Whether it has reported this since the start of the server, or since the last order to reload.
         began: Monotonic time of the last start.
         deaths: Number of deaths in a row, each less than SOUND seconds after the start of the process.
         silent: Number of checks of the supervisor since the last report of the process.
@@ -89,16 +92,17 @@ class _Child:
     process: ForkProcess | None = None
     line: Connection | None = None
     served: bool = False
+    ready: bool = False
     began: float = 0.0
     starts: int = 0
     deaths: int = 0
     silent: int = 0
     due: float = 0.0
 
-    def order(self, *, last: bool) -> None:
+    def order(self, order: Order) -> None:
         if self.line is not None:
             with suppress(OSError):  # the process is dead
-                self.line.send(last)
+                self.line.send(order)
 
     def hang_up(self) -> None:
         if self.line is not None:
@@ -109,7 +113,7 @@ class _Child:
 def catch(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> None:
     """Set a handler for signals.
 
-    A signal that was ignored before, such as SIGHUP under nohup, stays ignored. SIGTERM is never ignored.
+    A signal that was ignored before, such as SIGINT in a background job of a shell, stays ignored. SIGTERM never does.
     """
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
@@ -171,6 +175,7 @@ class Supervisor:
         gc.collect()
         gc.freeze()
         catch((*SIGNALS, *MEANINGLESS), lambda _number, _frame: None)
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)  # also under nohup: a reload stops nothing
         signal.set_wakeup_fd(self._signal, warn_on_full_buffer=False)
         while self._phase < _Phase.ENDING or any(child.process is not None for child in self._children):
             for child in self._children:
@@ -195,8 +200,10 @@ class Supervisor:
         with suppress(BlockingIOError):
             for number in os.read(self._signalled, 64):
                 name = signal.Signals(number).name
-                if number in MEANINGLESS:
+                if number in MEANINGLESS or (number == signal.SIGHUP and self._phase is not _Phase.SERVING):
                     log.warning("received %s, which has no effect on this server", name)
+                elif number == signal.SIGHUP:
+                    self._reload()
                 elif self._phase is not _Phase.SERVING:
                     return number
                 else:
@@ -206,10 +213,18 @@ class Supervisor:
                     log.info(
                         "received %s: stopping%s", name, f" after serving for another {delay:g} s" if delay else ""
                     )
+                    notify("STOPPING=1")
                     for child in self._children:
-                        child.order(last=False)
+                        child.order("drain")
                     self._phase, self._until = _Phase.DRAINING, monotonic() + delay
         return None
+
+    def _reload(self) -> None:
+        log.info("received SIGHUP: reading the tokens again")
+        notify("RELOADING=1", f"MONOTONIC_USEC={round(monotonic() * 1e6)}")
+        for child in self._children:
+            child.ready = False
+            child.order("reload")
 
     def _stop(self) -> None:
         if self._phase < _Phase.ENDING:
@@ -217,7 +232,7 @@ class Supervisor:
             self._phase, self._until = _Phase.ENDING, monotonic() + STOPPING
             for child in self._children:
                 child.due = inf
-                child.order(last=True)
+                child.order("end")
 
     def _look(self) -> None:
         """Kill children that have not reported for too long. Killed children are replaced, like all dead ones."""
@@ -225,6 +240,7 @@ class Supervisor:
         if now < self._next_look:
             return
         self._next_look = now + ALIVE_EVERY
+        notify("WATCHDOG=1")
         for child in self._children:
             child.silent += 1
             if child.silent == SILENT_LOOKS and child.process is not None and self._phase < _Phase.ENDING:
@@ -249,7 +265,7 @@ class Supervisor:
         child.process.start()
         theirs.close()
         if self._phase is _Phase.DRAINING:
-            child.order(last=False)
+            child.order("drain")
         child.began, child.due, child.silent = monotonic(), inf, 0
         child.starts += 1
 
@@ -257,7 +273,7 @@ class Supervisor:
         """Run the job of a child, in the child process. `theirs`: the child's end of its connection."""
         # A terminal sends Ctrl-C to all its processes, and systemd sends SIGTERM to all processes of a unit. Children
         # ignore both, because the supervisor decides when each child ends.
-        for number in (*SIGNALS, *MEANINGLESS):
+        for number in (*SIGNALS, *MEANINGLESS, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         for fd in (self._signalled, self._signal):
@@ -304,10 +320,9 @@ class Supervisor:
             return
         child.silent = 0
         if said == "ready":
-            child.served = True
-            if self._serving and self._phase < _Phase.ENDING and all(each.served for each in self._children):
-                log.info("%s", self._serving)
-                self._serving = ""
+            child.served = child.ready = True
+            if self._phase is _Phase.SERVING and all(each.ready for each in self._children):
+                self._all_ready()
         elif isinstance(said, IssuerError):
             if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
                 # The first process of this child could not start. End the server, so that an operator corrects the
@@ -316,6 +331,12 @@ class Supervisor:
                 self._stop()
             else:
                 log.error("%s: %s", child.name, said)
+
+    def _all_ready(self) -> None:
+        notify("READY=1")
+        if self._serving:
+            log.info("%s", self._serving)
+            self._serving = ""
 
     def _died(self, child: _Child, process: ForkProcess) -> None:
         while child.line is not None and child.line.poll():

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from granian import net
-from granian.constants import HTTPModes, Interfaces
+from granian.constants import HTTPModes, Interfaces, SSLProtocols
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server import embed
@@ -26,7 +27,7 @@ from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import BACKLOG, connections
-from issuer.doors.server.supervisor import ALIVE_EVERY, Report, is_last
+from issuer.doors.server.supervisor import ALIVE_EVERY, Report, read_order
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.doors.server")
 
+#: When the server stops: seconds in which connections that were just accepted can send their first request.
+ARRIVING: Final = 0.5
 #: When the server stops: seconds that running requests have to finish. After this time, callers that still wait for a
 #: number get an error.
 DRAINING: Final = 1.2
@@ -54,15 +57,20 @@ class _Http(embed.Server):
     `task`: the asyncio task that runs granian. It ends only when granian ends.
     """
 
-    def __init__(self, app: Application, listening: socket.socket, most: int, *, verbose: bool) -> None:
+    def __init__(self, app: Application, listening: socket.socket, most: int, options: ServerOptions) -> None:
+        cert, key = options.settings.tls_cert, options.settings.tls_key
+        tls = cert and listening.family != socket.AF_UNIX
         super().__init__(
-            logged(app) if verbose else app,
+            logged(app) if options.verbose else app,
             interface=Interfaces.ASGINL,
             http=HTTPModes.http1,
             websockets=False,
             backlog=BACKLOG,
             backpressure=most,
             http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000), max_buffer_size=HEAD_MOST),
+            ssl_cert=Path(cert) if tls else None,
+            ssl_key=Path(key) if tls else None,
+            ssl_protocol_min=SSLProtocols.tls12,
             # Log lines of levels below critical contain tracebacks, and paths with issued numbers.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
@@ -70,9 +78,16 @@ class _Http(embed.Server):
         self._listening, self.drain = listening, app.drain
         self.task = asyncio.get_running_loop().create_task(self.serve())
 
-    async def close(self, seconds: float) -> None:
-        """Accept no new connections, and wait up to `seconds` for running requests. A second call waits again."""
+    async def accept_no_more(self, seconds: float) -> None:
+        """Accept no new connections. Wait up to `seconds` until all have ended.
+
+        A new connection still gets a reply to its first request.
+        """
         self.stop()  # type: ignore[no-untyped-call]  # granian's
+        await self.close(seconds)
+
+    async def close(self, seconds: float) -> None:
+        """Wait up to `seconds` for running requests. A second call waits again."""
         await asyncio.wait({self.task}, timeout=seconds)
 
     def _init_shared_socket(self) -> None:
@@ -81,8 +96,9 @@ class _Http(embed.Server):
         granian has no public way for this: it takes an address or the path of a Unix socket. With an address, each
         worker would bind a socket of its own: see `listen`.
         """
-        # The arguments are the descriptor, whether it is a Unix socket, and the backlog. The type stub lacks them.
-        self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
+        is_unix = self._listening.family == socket.AF_UNIX
+        # The type stub lacks the arguments.
+        self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), is_unix, BACKLOG)
 
 
 def run(
@@ -151,16 +167,21 @@ class _Worker:
                 raise IssuerError("the HTTP server ended unexpectedly")
             for each in self.sockets.values():
                 each.close()
+            await asyncio.gather(*(door.accept_no_more(ARRIVING) for door in self.doors))
             await asyncio.gather(*(door.close(DRAINING) for door in self.doors))
             # `close` gives an error to each request that still waits for a number.
             await ids.close()
             await asyncio.gather(*(door.close(ANSWERING) for door in self.doors))
 
     def _heed(self, orders: Connection) -> None:
-        if not self.stopping:
+        order = read_order(orders)
+        if order == "reload":
+            self.access.look(at_once=True)
+            self.report("ready")
+        elif not self.stopping:
             self.stopping = True
             self._drain()
-        if is_last(orders):
+        if order == "end":
             asyncio.get_running_loop().remove_reader(orders.fileno())
             self.stop.set()
 
@@ -184,7 +205,13 @@ class _Worker:
             # One fifth of the connections is kept free: clients above the limit can then connect and get an error.
             clients = most * 4 // 5
             return await start(
-                ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups, budget=self.budget
+                ids,
+                self.access,
+                listening.dup(),
+                clients_most=clients,
+                look_ups=look_ups,
+                budget=self.budget,
+                tls=None if listening.family == socket.AF_UNIX else self.options.tls_context(),
             )
         from issuer.doors.web.app import application
         from issuer.metrics import install
@@ -201,7 +228,7 @@ class _Worker:
             look_ups=look_ups,
             budget=self.budget,
         )
-        return _Http(app, listening, most, verbose=self.options.verbose)
+        return _Http(app, listening, most, self.options)
 
     async def _look(self, ids: AsyncIssuer) -> None:
         """Query the store once: wrong settings end the server at its start. If the store is down, callers get a 503."""

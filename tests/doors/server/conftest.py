@@ -20,7 +20,7 @@ from tests.waiting import until
 __all__ = ["cli", "home", "store"]
 
 #: Starts `issuer` with constants of its modules set: "issuer.doors.server.worker.DRAINING=60"; and a limit of files.
-_WITH_CONSTANTS = """
+WITH_CONSTANTS = """
 import importlib, resource, sys
 if {files}:
     resource.setrlimit(resource.RLIMIT_NOFILE, ({files} // 2, {files}))
@@ -121,7 +121,7 @@ def serve(home: Path) -> Iterator[Serve]:
                 process = programs.Program(
                     *(
                         "-c",
-                        _WITH_CONSTANTS.format(constants=constants, files=files),
+                        WITH_CONSTANTS.format(constants=constants, files=files),
                         *before,
                         "serve",
                         *at,

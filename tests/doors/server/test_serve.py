@@ -158,7 +158,7 @@ def test_nothing_is_left_behind_by_a_supervisor_that_is_killed(serve: Serve, ser
     assert cli("next", "orders", env=servers).out == "2\n"  # in order, too: what was leased is back
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_requests_under_way_be_answered_and_gives_unused_numbers_back(
     serve: Serve, beneath: RedisServer, above: dict[str, str], cli: Cli, number: signal.Signals
 ) -> None:

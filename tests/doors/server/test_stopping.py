@@ -150,7 +150,7 @@ def test_a_stop_shows_as_not_ready_first_and_everything_is_served_meanwhile(serv
     assert not any(map(lives, processes))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_a_person_at_a_terminal_waits_for_no_load_balancer(serve: Serve, home: Path, number: signal.Signals) -> None:
     server = serve("--workers", "2", env={"ISSUER_DRAIN_DELAY": "3600"})
     assert server.next("orders") in {1, 1001}

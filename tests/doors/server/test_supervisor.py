@@ -22,11 +22,15 @@ FRAME = """
 import os, sys, time
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.doors.server import logs, supervisor
-from issuer.doors.server.supervisor import Supervisor, is_last
+from issuer.doors.server.supervisor import Supervisor, read_order
 
 def until_the_end(orders, report):
-    while not (orders.poll(1) and is_last(orders)):
-        report("alive")
+    order = None
+    while order != "end":
+        order = read_order(orders) if orders.poll(1) else None
+        report("ready" if order == "reload" else "alive")
+        if order:
+            print("told to", order, flush=True)
 
 def steady(orders, report):
     report("ready")
@@ -222,7 +226,7 @@ Supervisor = partial(Supervisor, drain_delay=3600)
 def tells(orders, report):
     report("ready")
     print("began", os.getpid(), flush=True)
-    while not (orders.poll(None) and is_last(orders)):
+    while orders.poll(None) and read_order(orders) == "drain":
         print("told of the stop", flush=True)
 jobs = [("it", tells)]
 """
@@ -259,15 +263,40 @@ def test_a_signal_to_one_process_leaves_its_end_to_the_supervisor(tmp_path: Path
     assert (out.count("began"), out.count("ended")) == (1, 1)
 
 
-def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_reloads_also_under_nohup_and_while_it_stops_it_changes_nothing(tmp_path: Path, ignored: bool) -> None:
+    jobs = f"""
+import signal
+from functools import partial
+Supervisor = partial(Supervisor, drain_delay=3600)
+if {ignored}:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+jobs = [("one", steady), ("two", steady)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        told(tmp_path, "serving", stream="err")
+        for times in (2, 4):
+            program.send_signal(signal.SIGHUP)
+            told(tmp_path, "told to reload", times)
+        program.terminate()
+        told(tmp_path, "told to drain", 2)
+        program.send_signal(signal.SIGHUP)
+        told(tmp_path, "received SIGHUP, which has no effect", stream="err")
+        assert program.poll() is None
+        program.terminate()
+        assert program.wait(120) == 128 + signal.SIGTERM
+    assert (tmp_path / "out").read_text().count("told to reload") == 4
+
+
+def test_an_interrupt_that_is_ignored_stays_so(tmp_path: Path) -> None:
     jobs = """
 import signal
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 jobs = [("it", steady)]
 """
     with supervised(jobs, tmp_path) as program:
         told(tmp_path, "serving", stream="err")
-        program.send_signal(signal.SIGHUP)
+        program.send_signal(signal.SIGINT)
         program.send_signal(signal.SIGTERM)
         assert program.wait(120) == 0
     assert "received SIGTERM: stopping" in (tmp_path / "err").read_text()
