@@ -7,6 +7,7 @@
 # make mutate  remove each guard in turn, and check that a test finds the harm; or K="fence load-born"
 # make chaos   each fault twenty times, every number checked: over an hour; or CHAOS="--times 2 --faults F2,F9"
 # make bench   speed, beside other libraries: a quarter of an hour; or ROWS="strict threads --quick"
+# make charts  lint the Helm chart, and check the Kubernetes manifests; K=--write writes them anew
 # make docs    build the site of docs/ in .site, with the API reference; a broken link fails
 #
 # Environments are made on first use, and again when pyproject.toml changes. PYTHON=python3.13, or a path, uses that
@@ -29,10 +30,10 @@ TOUCHES_LIBRARIES = tests/lua tests/stores tests/core tests/drivers tests/engine
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo generate lint check test all oldest soak mutate chaos bench docs ready clean
+.PHONY: help demo generate lint check test all oldest soak mutate chaos bench charts docs ready clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -10
+	@sed -n 's/^# //p' Makefile | head -11
 
 demo: $(V)/.demo
 	@$(V)/bin/issuer demo
@@ -73,6 +74,9 @@ chaos: ready
 bench: .bench/.made
 	@.bench/bin/python -m tests.bench $(ROWS)
 
+charts: .charts/.made
+	@.charts/bin/python -m tests.charts $(K)
+
 # What a page loads lies beside it: a site of our own must not tell others who reads it.
 docs: .docs/.made
 	@rm -rf .site
@@ -107,11 +111,12 @@ $(V)/.dev: pyproject.toml $(V)/.made
 	@$(PY) $(PIP) -e ".[server]" --group dev $(if $(OLDEST),-c $(V)/oldest.txt)
 	@touch $@
 
-# Apart from .venv: what the benchmark compares with, and what makes the site, is nothing that the tests may come to
+# Apart from .venv: what the benchmark compares with, what checks the chart, and what makes the site, is nothing that the tests may come to
 # depend on.
 .bench/.made: WANTED = -e ".[server]" --group bench
+.charts/.made: WANTED = --group charts
 .docs/.made: WANTED = --group docs
-.bench/.made .docs/.made: pyproject.toml tests/servers/find_python.sh
+.bench/.made .charts/.made .docs/.made: pyproject.toml tests/servers/find_python.sh
 	@python=$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python) || \
 	    { echo "No Python >= 3.11 with venv was found. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
 	echo "Making $(@D) with $$python"; \
@@ -121,5 +126,5 @@ $(V)/.dev: pyproject.toml $(V)/.made
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* .oldest .bench .docs .site .cache .languages dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .oldest .bench .charts .docs .site .cache .languages dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What a service manager such as systemd passes to a server: listening sockets, and a socket for reports of its state.
+"""Sockets that a service manager such as systemd passes to a server, and reports of the server to the service manager.
 
 The protocols are those of sd_listen_fds(3) and sd_notify(3).
 """
