@@ -26,7 +26,7 @@ from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
-from issuer.doors.server.sockets import BACKLOG, connections
+from issuer.doors.server.sockets import BACKLOG, connections, leave
 from issuer.doors.server.supervisor import ALIVE_EVERY, Report, read_order
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
@@ -76,15 +76,18 @@ class _Http(embed.Server):
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
         )
         self._listening, self.drain = listening, app.drain
+        self._passed = any(each.name == "http" and each.passed for each in options.endpoints)
         self.task = asyncio.get_running_loop().create_task(self.serve())
 
     async def accept_no_more(self, seconds: float) -> None:
-        """Accept no new connections. Wait up to `seconds` until all have ended.
+        """Accept no new connections. If the service manager keeps the socket, serve the others for up to `seconds`.
 
-        A new connection still gets a reply to its first request.
+        Otherwise, connections that were just accepted have had that time before (see `sockets.close`).
         """
+        if self._passed:
+            leave(self._listening)
+            await asyncio.sleep(seconds)
         self.stop()  # type: ignore[no-untyped-call]  # granian's
-        await self.close(seconds)
 
     async def close(self, seconds: float) -> None:
         """Wait up to `seconds` for running requests. A second call waits again."""
@@ -165,9 +168,9 @@ class _Worker:
                 looking.cancel()
             if not self.stop.is_set():
                 raise IssuerError("the HTTP server ended unexpectedly")
+            await asyncio.gather(*(door.accept_no_more(ARRIVING) for door in self.doors))
             for each in self.sockets.values():
                 each.close()
-            await asyncio.gather(*(door.accept_no_more(ARRIVING) for door in self.doors))
             await asyncio.gather(*(door.close(DRAINING) for door in self.doors))
             # `close` gives an error to each request that still waits for a number.
             await ids.close()

@@ -7,6 +7,7 @@ import fcntl
 import http.client
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -191,10 +192,49 @@ def test_a_restart_under_64_clients_refuses_repeats_and_loses_nothing(
         crowd.more(3000)
     finally:
         crowd.end()
-    assert crowd.lost == []
+    assert [*map(str, crowd.lost)] == []
     assert set(crowd.numbers.values()) == {1}
     server.terminate()
     assert server.wait(120) == 0
+
+
+REQUEST = b"POST /v1/tags/orders/next HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n"
+
+
+@pytest.mark.live
+def test_connections_that_sent_nothing_yet_are_served_by_the_old_server_or_by_the_next_one(
+    manage: Manage, listening: dict[str, socket.socket]
+) -> None:
+    web = listening["http"]
+    copy, waiting = f"socket:[{os.fstat(web.fileno()).st_ino}]", select.poll()
+    waiting.register(web, select.POLLIN)
+    manager = manage(listening, ISSUER_DRAIN_DELAY="0")
+    old = manager.start(constants=(*PATIENT, "issuer.doors.server.worker.ARRIVING=600"))
+    manager.reported("READY=1")
+
+    def is_held() -> bool:
+        """Whether a worker of the old server still accepts connections."""
+        return any(
+            each.is_symlink() and str(each.readlink()) == copy
+            for pid in programs.children(old.pid)
+            for each in Path(f"/proc/{pid}/fd").iterdir()
+        )
+
+    with socket.create_connection(web.getsockname(), 120) as early:
+        until(lambda: not waiting.poll(0), message="a worker has accepted it")
+        assert is_held()
+        old.terminate()
+        until(lambda: not is_held(), ignoring=(FileNotFoundError,), message="no worker accepts any more")
+        with socket.create_connection(web.getsockname(), 120) as late:
+            early.sendall(REQUEST)
+            assert early.recv(4096).startswith(b"HTTP/1.1 200 ")
+            old.terminate()
+            assert old.wait(120) == 128 + signal.SIGTERM
+            new = manager.start()
+            late.sendall(REQUEST)
+            assert late.recv(4096).startswith(b"HTTP/1.1 200 ")
+    new.terminate()
+    assert new.wait(120) == 0
 
 
 @pytest.mark.live
