@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import BACKLOG
 from issuer.doors.server.worker import _Http, _loop_factory
+from issuer.settings import load
 from tests.bench.servers import TAG
 
 
@@ -25,7 +27,8 @@ async def serve() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listening:
         print(listening.getsockname()[1], flush=True)
         app.drain = lambda: None  # type: ignore[attr-defined]  # what it has of an application of the issuer
-        await _Http(app, listening, 10_000, verbose=False).task  # type: ignore[arg-type]  # the same
+        options = ServerOptions(load(), {}, (), verbose=False)
+        await _Http(app, listening, 10_000, options).task  # type: ignore[arg-type]  # the same
 
 
 if __name__ == "__main__":
