@@ -5,12 +5,14 @@ import re
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Cli
 from tests.doors.server.conftest import Serve, Served
 from tests.servers.absent import needed
 from tests.servers.ports import free_port
@@ -30,19 +32,23 @@ def recipe(language: str) -> str:
     return str(found)
 
 
-def with_ports(text: str, listening: str, port: int, servers: list[Served]) -> str:
-    """Return the recipe, for these servers, and on that port in place of 80."""
-    for at, server in zip(("10.0.0.5:8000", "10.0.0.6:8000"), servers, strict=True):
+def with_ports(text: str, listening: str, port: int, places: Sequence[str]) -> str:
+    """Return the recipe, for servers at these places, and on that port in place of 80."""
+    for at, place in zip(("10.0.0.5:8000", "10.0.0.6:8000"), places, strict=True):
         assert text.count(at) == 1
-        text = text.replace(at, f"127.0.0.1:{server.port()}")
+        text = text.replace(at, place)
     for old, new in PATIENT.items():
         text = text.replace(old, new)
     assert text.count(listening) == 1
     return text.replace(listening, f"{listening.split(maxsplit=1)[0]} 127.0.0.1:{port}")
 
 
-def nginx(folder: Path, port: int, servers: list[Served]) -> list[str]:
-    written = with_ports(recipe("nginx"), "listen 80", port, servers)
+def places_of(servers: list[Served]) -> list[str]:
+    return [f"127.0.0.1:{server.port()}" for server in servers]
+
+
+def nginx(folder: Path, port: int, servers: list[Served], places: Sequence[str] = ()) -> list[str]:
+    written = with_ports(recipe("nginx"), "listen 80", port, places or places_of(servers))
     kept = "".join(f"{each}_temp_path {folder};\n" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     around = f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
     path = folder / "nginx.conf"
@@ -52,12 +58,20 @@ def nginx(folder: Path, port: int, servers: list[Served]) -> list[str]:
 
 def haproxy(folder: Path, port: int, servers: list[Served]) -> list[str]:
     path = folder / "haproxy.cfg"
-    path.write_text(with_ports(recipe("haproxy"), "bind :80", port, servers), encoding="utf-8")
+    path.write_text(with_ports(recipe("haproxy"), "bind :80", port, places_of(servers)), encoding="utf-8")
     return [needed("haproxy"), "-db", "-f", str(path)]
 
 
 Command = Callable[[Path, int, list[Served]], list[str]]
 Proxy = Callable[[Command, list[Served]], int]
+
+
+@pytest.fixture
+def servers(redis_url: str, store: str, cli: Cli) -> dict[str, str]:
+    """A Redis and a store with a tag `orders`, which several servers share."""
+    servers = {"ISSUER_REDIS_URL": redis_url, "ISSUER_STORE_URL": store}
+    cli("create", "orders", env=servers)
+    return servers
 
 
 @pytest.fixture
@@ -103,6 +117,20 @@ def test_a_recipe_passes_requests_as_they_are_and_loses_none_when_a_server_stops
     assert asked(port, "POST", "/v1/tags/a/next", Origin="http://elsewhere.example")[0] == 403
     assert asked(port, "POST", "/v1/tags/a/next", Host="elsewhere.example")[0] == 403
 
+    with drawing(port, 8) as (more, lost, numbers):
+        more(500)
+        assert servers[0].stop() == 0
+        more(500)
+    assert lost == []
+    assert set(numbers.values()) == {1}
+
+
+@contextmanager
+def drawing(port: int, clients: int) -> Iterator[tuple[Callable[[int], None], list[object], Counter[int]]]:
+    """Let clients draw without a pause during a `with` block, each over a connection that it keeps. They retry nothing.
+
+    The value is a function that waits for so many more numbers, what was lost, and the numbers.
+    """
     numbers: Counter[int] = Counter()
     lost: list[object] = []
     enough = threading.Event()
@@ -122,18 +150,45 @@ def test_a_recipe_passes_requests_as_they_are_and_loses_none_when_a_server_stops
                 else:
                     lost.append((answer.status, body))
 
-    crowd = [threading.Thread(target=draw) for _ in range(8)]
+    def more(count: int) -> None:
+        wanted = numbers.total() + count
+        until(lambda: numbers.total() >= wanted or lost, message="they draw")
+
+    crowd = [threading.Thread(target=draw) for _ in range(clients)]
     for each in crowd:
         each.start()
     try:
-        until(lambda: numbers.total() >= 500 or lost, message="they draw")
-        assert servers[0].stop() == 0
-        before = numbers.total()
-        until(lambda: numbers.total() >= before + 500 or lost, message="the other server is asked")
+        yield more, lost, numbers
     finally:
         enough.set()
         for each in crowd:
             each.join(120)
+
+
+@pytest.mark.covers("U.24")
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_servers_behind_nginx_that_are_restarted_one_by_one_lose_nothing(
+    serve: Serve, proxy: Proxy, home: Path, servers: dict[str, str], kind: str
+) -> None:
+    needed("nginx")
+    ports = [free_port() for _ in range(2)]
+    places = [f"127.0.0.1:{port}" if kind == "tcp" else f"unix:{home}/{port}.sock" for port in ports]
+
+    (delay,) = re.findall(r"`drain_delay` to (\d) s", PAGE)
+
+    def start(place: str) -> Served:
+        server = serve("--allowed-host", NAME, http=place, env={**servers, "ISSUER_DRAIN_DELAY": delay})
+        server.told("serving ")
+        return server
+
+    running = [start(place) for place in places]
+    port = proxy(partial(nginx, places=places), running)
+    with drawing(port, 64) as (more, lost, numbers):
+        for at, place in enumerate(places):
+            more(1000)
+            assert running[at].stop() == 0
+            running[at] = start(place)
+        more(1000)
     assert lost == []
     assert set(numbers.values()) == {1}
 
