@@ -130,20 +130,20 @@ def close(sockets: Mapping[str, socket.socket], endpoints: Iterable[Endpoint]) -
         socket_.close()
 
 
-def leave(passed: socket.socket) -> None:
+def leave(passed: os.stat_result) -> None:
     """Accept no more connections in this process from a socket that the service manager has passed.
 
     Connections wait there for the next server. granian has no way to accept no more without closing connections that
     have sent nothing yet. So each copy of the socket in this process becomes a copy of a socket that nobody knows.
+    `passed`: status of a copy.
     """
-    known = os.fstat(passed.fileno())
     with socket.socket(socket.AF_UNIX) as unknown:
         unknown.bind("")  # Linux chooses an address
         unknown.listen()
         unknown.settimeout(0)
         for each in Path("/proc/self/fd").iterdir():
             with suppress(OSError):  # the descriptor of the list itself is closed
-                if os.path.samestat(os.fstat(int(each.name)), known):
+                if os.path.samestat(os.fstat(int(each.name)), passed):
                     os.dup2(unknown.fileno(), int(each.name))
 
 

@@ -76,6 +76,7 @@ class _Http(embed.Server):
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
         )
         self._listening, self.drain = listening, app.drain
+        self._identity = os.fstat(listening.fileno())
         self._passed = any(each.name == "http" and each.passed for each in options.endpoints)
         self.task = asyncio.get_running_loop().create_task(self.serve())
 
@@ -85,7 +86,7 @@ class _Http(embed.Server):
         Otherwise, connections that were just accepted have had that time before (see `sockets.close`).
         """
         if self._passed:
-            leave(self._listening)
+            leave(self._identity)
             await asyncio.sleep(seconds)
         self.stop()  # type: ignore[no-untyped-call]  # granian's
 
@@ -168,9 +169,9 @@ class _Worker:
                 looking.cancel()
             if not self.stop.is_set():
                 raise IssuerError("the HTTP server ended unexpectedly")
-            await asyncio.gather(*(door.accept_no_more(ARRIVING) for door in self.doors))
             for each in self.sockets.values():
                 each.close()
+            await asyncio.gather(*(door.accept_no_more(ARRIVING) for door in self.doors))
             await asyncio.gather(*(door.close(DRAINING) for door in self.doors))
             # `close` gives an error to each request that still waits for a number.
             await ids.close()

@@ -208,7 +208,7 @@ def test_a_stop_loses_no_request_over_rediss(serve: Serve, certificates: Certifi
     url = f"rediss://127.0.0.1:{server.port('rediss')}?{certificates.query(client=False)}"
 
     def drawing() -> Iterator[int]:
-        with redis.Redis.from_url(url, socket_timeout=120, retry=NEVER) as client:
+        with redis.Redis.from_url(url, socket_timeout=120, socket_connect_timeout=120, retry=NEVER) as client:
             while True:
                 try:
                     number = client.incr("orders")
