@@ -87,3 +87,16 @@ def own_ip() -> str:
             return "127.0.0.1"
         address: str = probe.getsockname()[0]
         return address
+
+
+def version() -> str:
+    """Return the version of the installed package. "unknown" if it is not installed.
+
+    The first call imports modules. So hold `issuer.forks.no_fork()` around it.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("segment-issuer")
+    except PackageNotFoundError:  # a checkout that is not installed
+        return "unknown"

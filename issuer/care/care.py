@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from issuer.care import inspection, recovery
+from issuer.care.chronicler import Chronicler
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.examination import Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
@@ -49,6 +50,7 @@ class Care:
         self,
         config: IssuerConfig,
         waiting: Callable[[str], int | None],
+        chronicle: Chronicler,
         *,
         run: Run,
         deadline: Callable[[float | None], Deadline],
@@ -56,6 +58,7 @@ class Care:
         """Create the object. `waiting`: how many callers of this process wait for a tag. None: tag unused here."""
         self._config = config
         self._waiting = waiting
+        self._chronicle = chronicle
         self._run = run
         self._deadline = deadline
 
@@ -130,7 +133,11 @@ class Care:
             return recovery.recover(name, key, at_least=lowest, dry_run=dry_run, said=known.get(name))
 
         async def ended(part: Sequence[str]) -> TagBatch[Recovery]:
-            return await self.ended({name: recovered(name) for name in part}, timeout, probe=True)
+            batch = await self.ended({name: recovered(name) for name in part}, timeout, probe=True)
+            if not dry_run:
+                done = {name: f"max {each.old} -> {each.new}" for name, each in batch.results.items()}
+                await self._chronicle.act("recover", done)
+            return batch
 
         return Outcomes(names, PAGE, ended)
 

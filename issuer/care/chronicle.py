@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from issuer.core.steps import Steps, pipeline, send
-from issuer.errors import IssuerError
+from issuer.errors import IssuerError, brief
 from issuer.gateway import chronicle_commands
 from issuer.gateway.keys import chronicle_key
-from issuer_persistence.records import is_number, now_ms
+from issuer_persistence.records import StoredSettings, TagSettings, is_number, now_ms
 
 L = TypeVar("L")
 
@@ -134,6 +134,30 @@ def clipped(text: str, most: int = TEXT_MOST) -> str:
 def line_of(record: Happening | Act | Process) -> str:
     """Return the record as a line of JSON."""
     return json.dumps(asdict(record), separators=(",", ":"))
+
+
+def difference(before: StoredSettings | None, after: StoredSettings) -> str:
+    """Return the settings that differ, such as "step 1000 -> 5000", for `Act.change`. It contains no secrets.
+
+    `before`: None for a new tag. Then the settings that are not the default are returned, such as "step 5000".
+    """
+    old, new = (_flat(TagSettings() if each is None else each) for each in (before, after))
+    differs = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    begins = {name: "" if before is None else f"{_shown(old.get(name))} -> " for name in differs}
+    return ", ".join(f"{name} {begins[name]}{_shown(new.get(name))}" for name in differs)
+
+
+def _flat(settings: StoredSettings) -> dict[str, object]:
+    own = settings.kept()
+    scheme = own.pop("scheme")
+    return {**own, **{name: scheme[name] for name in sorted(scheme.keys() - own.keys() - {"id"})}}
+
+
+def _shown(value: object) -> str:
+    """Return a value of a setting. What has an inner structure, such as a scramble, is only named."""
+    if value is None or isinstance(value, int | float):
+        return "none" if value is None else str(value).lower()
+    return (value if value.isalnum() else brief(value)) if isinstance(value, str) else "..."
 
 
 def parsed(kind: type[L], line: bytes) -> L | None:

@@ -17,6 +17,7 @@ from issuer.reentry import CallLock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from issuer.care.chronicler import Chronicler
     from issuer.care.keeper import Keeper
     from issuer.core.supply.runtime import Runtime
     from issuer.drivers.running import Run
@@ -54,6 +55,7 @@ class Upkeep:
         run: Run,
         deadline: Callable[[float | None], Deadline],
         background: Callable[..., bool],
+        chronicle: Chronicler,
     ) -> None:
         """`background` runs a job in the background. It returns False if that is impossible."""
         #: Loads the segments of all tags. None until `keep` is called.
@@ -67,6 +69,7 @@ class Upkeep:
         self._run = run
         self._deadline = deadline
         self._pruning = pruning
+        self._chronicle = chronicle
         self._refresh_due = self._prune_due = 0.0
         #: The combiners of the tags that the last sweep has checked.
         self._moving: list[AnyCombiner] = []
@@ -84,6 +87,7 @@ class Upkeep:
                 shared = self._registry, self._config, self._runtime
                 self.keeper = Keeper(*shared, self._redis, run=self._run, background=self._background)
         await self.keeper.start(self._deadline(timeout))
+        self._chronicle.role = self._chronicle.role or "keeper"
 
     async def tick(self, timeout: float | None) -> int:
         """Load all segments that are due now, and return how many were loaded; see Issuer.tick."""
@@ -104,15 +108,19 @@ class Upkeep:
                 raise_interrupt(error)
                 self._registry.troubled(combiner, error)
         await self._forget_idle()
+        if self._chronicle.due:
+            await self._chronicle.write()
         return loaded
 
     async def sweep(self) -> None:
         """Do the background work of each tag in use.
 
         `refresh` runs as a separate job, because it waits for the store. So a store that hangs does not delay tags that
-        need only Redis.
+        need only Redis. For the same reason, the chronicle is written in a separate job.
         """
         self._config.events.call_periodic()
+        if self._chronicle.due:
+            self._background(self._chronicle.write)
         if self.keeper is not None:
             self.keeper.swept()
         self._moving = self._registry.moving()

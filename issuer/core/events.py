@@ -439,6 +439,17 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 }
 
 
+#: The texts of rare events that are not logged.
+_UNLOGGED: dict[type[Event], Callable[[Any], str]] = {
+    ExtensionLate: lambda _: "all segments were used up before the next one was loaded, so callers waited",
+    NumbersWasted: lambda event: f"{event.numbers} numbers that this process held become a gap",
+    RedisSilent: lambda event: f"Redis does not answer: {event.error}",
+    RedisBack: lambda event: f"Redis answers again, after {lasting(event.seconds)}",
+    FenceTripped: lambda event: _LOSSES[event.cause],
+    Alarm: lambda event: str(event.error),
+}
+
+
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
     """Return the level, the text and the text's values for the event. None if the event is not logged."""
     line = LINES.get(type(event))
@@ -447,6 +458,15 @@ def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
     level, text, *values = line
     said = (getattr(event, each) if isinstance(each, str) else each(event) for each in values)
     return level, f"tag %r: {text}", (event.tag, *said)
+
+
+def told(event: Event) -> str:
+    """Return what happened, without the name of the tag. "" if there is no text for the event."""
+    known = LINES.get(type(event))
+    if known is None:
+        return _UNLOGGED[type(event)](event) if type(event) in _UNLOGGED else ""
+    _, text, *values = known
+    return text % tuple(getattr(event, each) if isinstance(each, str) else each(event) for each in values)
 
 
 def log_event(event: Event) -> None:

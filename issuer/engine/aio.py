@@ -7,6 +7,7 @@ from asyncio import get_running_loop
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from issuer.care.chronicler import SHORT
 from issuer.clock import Deadline
 from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST, check_contiguous, check_reserving, whole
@@ -360,6 +361,7 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
                 ends.push_async_callback(self.runner.redis.close_idle)
+            ends.push_async_callback(self._end_chronicle)
             if self.upkeep.keeper is not None:
                 ends.push_async_callback(self.upkeep.keeper.end)
             ends.push_async_callback(self.scheduler.cancel)
@@ -367,6 +369,10 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
             for combiner in combiners:
                 ends.push_async_callback(combiner.end, deadline)
             ends.callback(self.scheduler.stop)
+
+    async def _end_chronicle(self) -> None:
+        with suppress(IssuerError):
+            await self.runner.run(self.chronicle.ending(), Deadline(SHORT), None)
 
     async def _staying(self) -> AsyncGenerator[None, None]:
         """Return unused numbers when the loop ends: asyncio then closes this async generator, and `finally` runs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
-from issuer.care.chronicler import Chronicler
+from issuer.care.chronicler import Chronicler, Waiting
 from issuer.care.pruning import Pruning
 from issuer.care.upkeep import Upkeep
 from issuer.clock import Deadline
@@ -73,6 +73,9 @@ class BaseEngine(ABC, Generic[L]):
         self.timeout = config.settings.timeout
         self.runner = self._runner(config.store, redis, config.settings.store_timeout, config.relay)
         self._pruning = Pruning(config.store.url)
+        self._waiting_lines = Waiting(config.instance.application)
+        if config.redis is not None and config.relay is None:
+            config.events.add(self._waiting_lines)
         self.start()
         OPEN_ENGINES.add(self)
 
@@ -107,7 +110,8 @@ class BaseEngine(ABC, Generic[L]):
         )
         self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
-        self.chronicle = Chronicler(config, run=self.run, deadline=self.deadline)
+        lines = self._waiting_lines
+        self.chronicle = Chronicler(config, self.registry, lines, run=self.run, deadline=self.deadline)
         self.issuing = Issuing(*shared)
         self.upkeep = Upkeep(
             *shared,
@@ -116,6 +120,7 @@ class BaseEngine(ABC, Generic[L]):
             run=self.run,
             deadline=self.deadline,
             background=self.background,
+            chronicle=self.chronicle,
         )
 
     @property
@@ -124,7 +129,7 @@ class BaseEngine(ABC, Generic[L]):
         with no_fork():
             from issuer.care import care
 
-        return care.Care(self.config, self._waiting, run=self.run, deadline=self.deadline)
+        return care.Care(self.config, self._waiting, self.chronicle, run=self.run, deadline=self.deadline)
 
     def _waiting(self, tag: str) -> int | None:
         combiner = self.registry.combiners.get(tag)
@@ -224,6 +229,7 @@ class BaseEngine(ABC, Generic[L]):
             # The caller's scheduler seems to run, but its thread or loop is in the parent. So the child uses no
             # scheduler: its callers load segments.
             self._chosen = None
+        self._waiting_lines.begin()
         config = self.config
         self.runner = self._runner(config.store, self.runner.redis, config.settings.store_timeout, config.relay)
         self.begin_anew()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from issuer.care.chronicler import SHORT
 from issuer.clock import Deadline
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.runner import Runner, new_flight, run_in_thread
@@ -142,11 +143,16 @@ class Engine(EngineCalls[Combiner]):
                 ends.callback(self.config.store.close)
             if self.runner.redis is not None:
                 ends.callback(self.runner.redis.close)
+            ends.callback(self._end_chronicle)
             if self.upkeep.keeper is not None:
                 ends.callback(finished, self.upkeep.keeper.end)
             for combiner in combiners:
                 ends.callback(self.runner.run, combiner.supply.close(deadline), deadline, combiner.tag)
             ends.callback(self.scheduler.stop)
+
+    def _end_chronicle(self) -> None:
+        with suppress(IssuerError):
+            self.runner.run(self.chronicle.ending(), Deadline(SHORT), None)
 
 
 def close_all() -> None:

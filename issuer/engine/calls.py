@@ -6,6 +6,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from issuer.care.chronicle import difference
 from issuer.core import scheme_record
 from issuer.core.requests import whole
 from issuer.core.supply import reservations
@@ -119,14 +120,34 @@ class EngineCalls(BaseEngine[L]):
         with no_fork():
             from issuer.operations import tags
 
-        return await self.run(tags.create_many(wanted, self.config, founded, exist_ok=exist_ok), deadline, tag)
+        steps = tags.create_many(wanted, self.config, founded, exist_ok=exist_ok)
+        every, new = await self.run(steps, deadline, tag)
+        await self.chronicle.act("create", {each.tag: difference(None, each) for each in new})
+        return every
 
     async def configure(self, tag: str, options: TagOptions, timeout: float | None) -> Tag:
         """Change settings of a tag; see Issuer.configure."""
         with no_fork():
             from issuer.operations import tags
 
-        return await self.run(tags.configure(tag, options, self.config), self.deadline(timeout), tag)
+        before, after = await self.run(tags.configure(tag, options, self.config), self.deadline(timeout), tag)
+        raised = f"max {before.max} -> {after.max}" if options.own.keys() & {"start", "above"} else ""
+        await self.chronicle.act("configure", {tag: ", ".join(filter(None, (raised, difference(before, after))))})
+        return after
+
+    async def delete(self, tag: str, timeout: float | None) -> None:
+        """Delete a tag; see Issuer.delete."""
+        deadline = self.deadline(timeout)
+        await self.run(self.issuing.delete(tag, deadline), deadline, tag)
+        await self.chronicle.act("delete", {tag: ""})
+
+    async def halt(self, tag: str, timeout: float | None) -> None:
+        """Stop the reservations of a tag; see Issuer.halt."""
+        with no_fork():
+            from issuer.care import recovery
+
+        await self.run(recovery.halt(tag), self.deadline(timeout), tag)
+        await self.chronicle.act("halt", {tag: ""})
 
     async def warm(self, tag: str, timeout: float | None) -> None:
         """Wait until the tag has numbers; see Issuer.warm."""

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
 from issuer.forks import living, register
 from issuer.gateway.keys import PART
+from issuer.instance import version
 from issuer.metrics import definitions as of
 from issuer.metrics.counting import begin, count
 from issuer.metrics.definitions import DEFINITIONS
@@ -163,7 +163,7 @@ class Book:
             self.sources = [each for each in self.sources if each.read(self._families, readings, self.label)]
             for served in self.served:
                 served.read(self._families, readings)
-            readings.add(of.BUILD, 1, _version(), platform.python_version())
+            readings.add(of.BUILD, 1, version(), platform.python_version())
             for each in DEFINITIONS:
                 if each.kind == "gauge":
                     self._families.show(each, readings.values.get(each, {}))
@@ -305,13 +305,6 @@ def _runs(file: str) -> bool:
     except (ValueError, PermissionError, OverflowError):
         pass  # the name has no process id, or the process belongs to another user
     return True
-
-
-def _version() -> str:
-    try:
-        return version("segment-issuer")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"
 
 
 log = logging.getLogger("issuer.metrics")

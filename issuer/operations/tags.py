@@ -60,11 +60,11 @@ def create_many(
     founded: Callable[[Tag], Steps[None]],
     *,
     exist_ok: bool = False,
-) -> Steps[list[Tag]]:
+) -> Steps[tuple[list[Tag], list[Tag]]]:
     """Create tags and the tags of their shards: all or none, see Issuer.create_many.
 
-    `founded` is called for each new tag with a strategy that has no counter, if no earlier, deleted tag had the same
-    name.
+    Return the records of all tags, and those of the new ones. `founded` is called for each new tag with a strategy that
+    has no counter, if no earlier, deleted tag had the same name.
     """
     asked: dict[str, TagOptions] = {}
     there: dict[str, Tag] = {}
@@ -92,7 +92,8 @@ def create_many(
         raise
     for tag in strange:
         yield from founded(made[tag])
-    return [made[tag] if tag in made else scheme_record.in_true_order(there[tag]) for tag in wanted]
+    every = {tag: made[tag] if tag in made else scheme_record.in_true_order(there[tag]) for tag in wanted}
+    return list(every.values()), [record for tag, record in every.items() if tag in made]
 
 
 def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[str, tuple[object, object]] | None]:
@@ -334,7 +335,8 @@ def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bo
     return {name: asked.settings(name, limit=limit, redis=redis, scheme=own) for name in names if name not in there}
 
 
-def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
+def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[tuple[Tag, Tag]]:
+    """Change settings of a tag, see Issuer.configure. Return the records before and after the change."""
     check_tag(tag)
     key = config.hash_key(tag)
     last = None if asked.get("limit") is None else limits.number(asked.get("limit"))
@@ -362,7 +364,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # another process has deleted the part
                 yield from _share(part, limit_of_parts(after), shared)
-    return scheme_record.in_true_order(after)
+    return before, scheme_record.in_true_order(after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,9 @@ def test_it_changes_nothing(redis_client: Redis, redis_url: str, opened: Opened,
     for name in ("orders", "users"):
         ids.create(name, step=10, order="trend")
         ids.take(name, 25)
-    before = {key: redis_client.hgetall(key) for key in redis_client.scan_iter()}, ids.tags()
+    before = {key: redis_client.hgetall(key) for key in redis_client.scan_iter(_type="HASH")}, ids.tags()
     checks = [each.check for each in ids.doctor() if each.check.startswith("redis")]
-    assert ({key: redis_client.hgetall(key) for key in redis_client.scan_iter()}, ids.tags()) == before
+    assert ({key: redis_client.hgetall(key) for key in redis_client.scan_iter(_type="HASH")}, ids.tags()) == before
     assert ids.next("orders") == 26
     assert (checks == ["redis-reachable"]) == direct
 

@@ -10,7 +10,9 @@ import pytest
 import redis
 
 import issuer
+from issuer.acting import actor
 from issuer.gateway.commands import script
+from issuer.threads import finished
 from tests.cli.conftest import Cli, Start, empty_store
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -43,6 +45,28 @@ def test_show_tells_nothing_or_both_buffers_and_a_raised_start_holds_at_once(
     assert with_redis("next", "orders").out == "5000\n"
     with_redis("configure", "orders", "--above", "10", "--yes")
     assert with_redis("next", "orders").out == "5001\n"
+
+
+def test_each_command_of_an_operator_is_in_the_chronicle(with_redis: Cli, redis_url: str) -> None:
+    with_redis("create", "orders", "--step", "100")
+    with_redis("configure", "orders", "--step", "500")
+    with_redis("halt", "orders", "--yes")
+    with_redis("recover", "orders", "--dry-run")
+    with_redis("recover", "orders", "--yes")
+    with_redis("next", "orders")
+    with_redis("delete", "orders", "--yes")
+    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
+        found = finished(ids.engine.chronicle.read)
+    acts = [(each.what, each.tag, each.change) for each in found.acts[::-1]]
+    assert acts == [
+        ("create", "orders", "step 100"),
+        ("configure", "orders", "step 100 -> 500"),
+        ("halt", "orders", ""),
+        ("recover", "orders", "max 0 -> 0"),
+        ("delete", "orders", ""),
+    ]
+    assert {(each.who, each.origin) for each in found.acts} == {actor()}
+    assert found.processes == []  # a command ends before its first sweep
 
 
 def test_what_a_run_leaves_of_a_lease_comes_back(with_redis: Cli, redis_client: redis.Redis) -> None:

@@ -298,7 +298,8 @@ def test_a_deleted_tag_gives_its_machine_number_back(
     connect: Connect, redis_client: redis.Redis, redis_url: str
 ) -> None:
     def tokens() -> list[object]:
-        return [name for key in redis_client.scan_iter("*") for name in redis_client.hkeys(key) if b":token" in name]
+        keys = redis_client.scan_iter(_type="HASH")
+        return [name for key in keys for name in redis_client.hkeys(key) if b":token" in name]
 
     with connect(redis=redis_url, store=MemoryStore()) as ids:
         ids.create("s", strategy="snowflake")

@@ -235,8 +235,7 @@ class AsyncIssuerCalls(AnyIssuer):
             UnknownTag: The tag was never created, or was deleted.
             InvalidArgument: The tag is a part of another tag. Delete that tag instead.
         """
-        deadline = self.engine.deadline(timeout)
-        await self.engine.run(self.engine.issuing.delete(tag, deadline), deadline, tag)
+        await self.engine.delete(tag, timeout)
 
     async def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, sorted by name. They are read by pages of 1000.
@@ -424,10 +423,7 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        with no_fork():
-            from issuer.care.recovery import halt
-
-        await self.engine.run(halt(tag), self.engine.deadline(timeout), tag)
+        await self.engine.halt(tag, timeout)
 
     async def upgrade(self, *, timeout: float | None = None) -> Upgrade:
         """Upgrade the schema of the store to this version, and return the versions before and after.

@@ -204,6 +204,7 @@ def _import(issuer: Issuer, plans: Sequence[ImportPlan]) -> None:
         steps = {each.source.tag: raise_existing(each, issuer.engine.config) for each in raised[first : first + PAGE]}
         for error in finished(lambda: issuer.engine.care.ended(steps, None)).errors.values():  # noqa: B023 - called at once
             raise error
+        finished(lambda: issuer.engine.chronicle.act("configure", dict.fromkeys(steps, "above the source")))  # noqa: B023 - called at once
     same = len(plans) - len(new) - len(old)
     say(f"created {numbered(len(new), 'tag')}, raised {len(old):,}, left {same:,} that are above the source already")
 

@@ -151,6 +151,7 @@ class _Worker:
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
         self.access.look()  # apply changes of the tokens file since the supervisor has read it
         ids = aconnect(**self.options.given)
+        ids.engine.chronicle.role = "worker"
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
             look_ups = LookUps(ids.engine, self.access.rates)

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from issuer.acting import acting
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import monotonic
 from issuer.doors.access import Access
@@ -238,7 +239,8 @@ class Application:
         if route.scope:
             request.path = {name: calls.decoded(each) for name, each in segments.items()}
             await self._check(request, route)
-        reply = await route.handler(self._service, request)
+        with acting(request.token, request.address):
+            reply = await route.handler(self._service, request)
         if route.method == "GET" and len(reply.body) > PIECE:  # nothing is lost if such a reply is refused
             request.hold(len(reply.body))
         return reply

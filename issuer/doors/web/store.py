@@ -296,6 +296,8 @@ async def store(service: Service, request: Request) -> Reply:
             raise InvalidArgument(str(error), tag=tag or None) from None
 
     body = await service.ids.engine.run(ask(question), service.ids.engine.deadline(request.timeout), tag or None)
+    if request.administers and body.startswith(b'{"result"'):
+        await service.ids.engine.chronicle.act("create" if makes else name, dict.fromkeys(tags, ""))
     if name in _READS and len(body) > PIECE:
         request.hold(len(body))
     return Reply(body)

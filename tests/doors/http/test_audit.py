@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from issuer.acting import actor
 from issuer.core.sparing import Sparing
 from issuer.doors.access import Access
 from issuer.metrics import install
@@ -56,6 +57,35 @@ async def test_each_call_of_an_operator_is_one_line_with_who_where_and_which(
         await asked("shop", "POST", "/v1/tags/b/next")
         await asked("shop", "GET", "/v1/tags/b")
         assert not audited(caplog)
+
+
+async def test_the_chronicle_has_the_token_and_the_address_of_the_client(tmp_path: Path, redis_url: str) -> None:
+    access, made = tokens(tmp_path, ops=(["admin"], ["*"]), region=(["reserve", "admin"], ["*"]))
+    async with open_door(access=access, redis=redis_url) as door:
+
+        async def asked(name: str, *request: Any) -> None:
+            await door.good(*request, token=made[name], client=("10.0.0.7", 5))
+
+        async def stored(call: str, **arguments: Any) -> None:
+            body = {"call": call, "tag": "a", "arguments": arguments}
+            await asked("region", "POST", "/v1/store", body)
+
+        await asked("ops", "POST", "/v1/tags", {"tag": "a", "order": "trend"})
+        await asked("ops", "PATCH", "/v1/tags/a", {"step": 7})
+        await asked("ops", "POST", "/v1/tags/a/recover", {})
+        await stored("configure", settings={"step": 9})
+        await stored("get")
+        await stored("halt")
+        await door.ids.configure("a", step=11)
+        *clients, own = (await door.ids.engine.chronicle.read()).acts[::-1]
+        assert [(each.what, each.tag, each.who, each.origin) for each in clients] == [
+            ("create", "a", "ops", "10.0.0.7"),
+            ("configure", "a", "ops", "10.0.0.7"),
+            ("configure", "a", "region", "10.0.0.7"),
+            ("halt", "a", "region", "10.0.0.7"),
+        ]
+        assert clients[1].change.startswith("step 1000 -> 7")
+        assert (own.who, own.origin) == actor()
 
 
 async def test_rejected_calls_of_an_operator_are_one_line_a_minute(

@@ -309,7 +309,7 @@ class IssuerMachine(RuleBasedStateMachine):
     @rule()
     def take_snapshot(self) -> None:
         with self.server.client() as client:
-            self.snapshot = {key: client.hgetall(key) for key in client.scan_iter()}
+            self.snapshot = {key: client.hgetall(key) for key in client.scan_iter(_type="HASH")}
 
     @precondition(lambda self: self.server.connected)
     @rule(failover=st.booleans())
