@@ -1,4 +1,4 @@
-"""Who makes an operator's call, for the chronicle. A server sets it for each request, in the context of its task."""
+"""The client for which this process makes a call, for the chronicle. A server sets it in the context of a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Actor(NamedTuple):
-    """Who makes a call.
+    """The person or program that makes a call.
 
     Attributes:
         who: Name of the caller's token, or user of the operating system. "" for a caller without a token.

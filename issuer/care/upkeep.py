@@ -112,6 +112,11 @@ class Upkeep:
             await self._chronicle.write()
         return loaded
 
+    async def end(self) -> None:
+        """End the keeper, if there is one."""
+        if self.keeper is not None:
+            await self.keeper.end()
+
     async def sweep(self) -> None:
         """Do the background work of each tag in use.
 

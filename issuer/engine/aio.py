@@ -361,18 +361,13 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
                 ends.push_async_callback(self.runner.redis.close_idle)
-            ends.push_async_callback(self._end_chronicle)
-            if self.upkeep.keeper is not None:
-                ends.push_async_callback(self.upkeep.keeper.end)
+                ends.push_async_callback(lambda: self.runner.run(self.chronicle.ending(), Deadline(SHORT), None))
+            ends.push_async_callback(self.upkeep.end)
             ends.push_async_callback(self.scheduler.cancel)
             ends.push_async_callback(self.runner.end, SHORTEST)
             for combiner in combiners:
                 ends.push_async_callback(combiner.end, deadline)
             ends.callback(self.scheduler.stop)
-
-    async def _end_chronicle(self) -> None:
-        with suppress(IssuerError):
-            await self.runner.run(self.chronicle.ending(), Deadline(SHORT), None)
 
     async def _staying(self) -> AsyncGenerator[None, None]:
         """Return unused numbers when the loop ends: asyncio then closes this async generator, and `finally` runs."""

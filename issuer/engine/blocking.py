@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer.care.chronicler import SHORT
@@ -143,16 +143,11 @@ class Engine(EngineCalls[Combiner]):
                 ends.callback(self.config.store.close)
             if self.runner.redis is not None:
                 ends.callback(self.runner.redis.close)
-            ends.callback(self._end_chronicle)
-            if self.upkeep.keeper is not None:
-                ends.callback(finished, self.upkeep.keeper.end)
+                ends.callback(lambda: self.runner.run(self.chronicle.ending(), Deadline(SHORT), None))
+            ends.callback(finished, self.upkeep.end)
             for combiner in combiners:
                 ends.callback(self.runner.run, combiner.supply.close(deadline), deadline, combiner.tag)
             ends.callback(self.scheduler.stop)
-
-    def _end_chronicle(self) -> None:
-        with suppress(IssuerError):
-            self.runner.run(self.chronicle.ending(), Deadline(SHORT), None)
 
 
 def close_all() -> None:
