@@ -70,7 +70,7 @@ class TestServing:
             drawn = [[ids.next(tag) for tag in tags] for _ in range(25)]
             assert drawn == [[number] * 3 for number in range(1, 26)]
             for tag, node in tags.items():
-                assert node.ask("KEYS", "*") == [redis_key("issuer", tag)]
+                assert node.ask("KEYS", "issuer:{*") == [redis_key("issuer", tag)]
                 seen = ids.inspect(tag)
                 assert seen.redis_error is None
                 assert seen.redis is not None
