@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import Tag
 
 
-def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
+class Reservation(Protocol):
+    """What `rate` needs of a ledger entry: the numbers low + 1 .. high, and the time in ms since 1970."""
+
+    @property
+    def time(self) -> int: ...
+    @property
+    def low(self) -> int: ...
+    @property
+    def high(self) -> int: ...
+
+
+def rate(entries: Sequence[Reservation], now: int) -> float | None:
     """Return the numbers used per second, estimated from reservations. None if there are fewer than two reservations.
 
     The estimate assumes that a segment is used up when the next one is reserved.

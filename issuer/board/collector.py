@@ -1,0 +1,202 @@
+"""The collector: reads all tags, and what Redis knows of them, into the file of a board.
+
+It reads a page of tags at a time, and spends at most a tenth of its time on it. In between, it reads the tags in use
+again, every second. While nobody looks at the board, it reads a page every 30 seconds. The ledger of a tag is read only
+if the tag's record has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from issuer.advice import command_line
+from issuer.api.blocking import Issuer
+from issuer.board.file import BoardFile
+from issuer.board.health import Health
+from issuer.board.rows import TAIL, Reserved, damaged, row_of
+from issuer.clock import Deadline, monotonic
+from issuer.core.parts import is_machine
+from issuer.core.record import PAGE, identity
+from issuer.core.scheme_record import countable
+from issuer.core.steps import ask, pipeline, public
+from issuer.engine.calls import EngineCalls
+from issuer.errors import IssuerError
+from issuer.gateway.tag_scripts import Hash, read_hash
+from issuer.threads import finished
+from issuer.views import advised
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.reads import ReadLedger, ReadTag
+from issuer_persistence.records import Tag, now_ms
+
+log = logging.getLogger("issuer.board")
+
+#: Seconds between two looks.
+EVERY: Final = 1.0
+#: A board is watched if somebody has looked at it in the last ms.
+WATCHED: Final = 20_000
+#: Seconds between two looks, and between two pages, while nobody watches.
+UNWATCHED: Final = 30.0
+#: A walk over all tags spends at most this share of the time, so that it takes nothing from draws.
+SHARE: Final = 0.1
+#: Most tags in use that are read again at each look.
+ACTIVE: Final = 200
+#: Longest duration of a request to Redis or the store, in seconds.
+WITHIN: Final = 1.0
+#: Seconds for which the findings of `doctor` are new enough.
+DOCTOR_FOR: Final = 60.0
+
+
+class Collector:
+    """Keeps the file of a board up to date. One process of a server runs it."""
+
+    def __init__(self, engine: EngineCalls[Any], file: BoardFile) -> None:
+        self._engine, self._file = engine, file
+        self._health = Health(has_redis=engine.config.redis is not None)
+        self._store_id = ""
+        self._after: str | None = None
+        self._walk = 1
+        #: Whether the tags are more than a page. If they are not, each page has all of them.
+        self._many = False
+        self._due = 0.0
+        self._examining = threading.Lock()
+
+    async def look(self) -> None:
+        """Look once: at Redis and the store, at the tags in use, and at the next page of tags if it is due."""
+        watched = now_ms() - self._file.wished("watched") < WATCHED
+        if not watched and monotonic() < self._due:
+            return
+        began = monotonic()
+        await self._look_at_servers()
+        if not self._health.store:
+            if self._many:
+                await self._look_at_active()
+            if monotonic() >= self._due:
+                await self._look_at_page()
+                took = monotonic() - began
+                self._due = began + (max(EVERY, took / SHARE) if watched and self._health.complete else 0.0)
+        if not watched:
+            self._due = began + (UNWATCHED if self._health.complete or self._health.store else 0.0)
+        self._health.states, self._health.shortest = self._file.states(), self._file.shortest()
+        await self._look_at_processes()
+        self._file.note("health", self._health.content())
+
+    async def _look_at_servers(self) -> None:
+        health, care = self._health, self._engine.care
+        store = redis = None
+        try:
+            self._store_id = await self._engine.run(public(identity(), None), Deadline(WITHIN), None)
+        except IssuerError as error:
+            store = error
+        redis = await care.redis_ready(WITHIN)
+        health.store, health.store_code, health.store_since = _trouble(store, health.store, health.store_since)
+        health.redis, health.redis_code, health.redis_since = _trouble(redis, health.redis, health.redis_since)
+
+    async def _look_at_active(self) -> None:
+        tags = self._file.active(ACTIVE)
+        batch = await self._engine.care.ended({tag: ask(ReadTag(tag)) for tag in tags}, WITHIN, probe=False)
+        await self._read([each for each in batch.results.values() if each is not None and not each.deleted])
+
+    async def _look_at_page(self) -> None:
+        try:
+            page: list[Tag | Corrupt] = await anext(self._engine.care.tag_pages(WITHIN, after=self._after), [])
+        except IssuerError as error:
+            log.debug("the board could not read a page of tags: %s", error)
+            return
+        await self._read(page)
+        self._many = len(page) == PAGE or self._after is not None
+        self._after = page[-1].tag if len(page) == PAGE else None
+        if self._after is None:
+            self._file.forget(self._walk)
+            self._walk, self._health.complete = self._walk + 1, True
+
+    async def _read(self, records: Sequence[Tag | Corrupt]) -> None:
+        """Put the rows of these records, which were just read."""
+        sound = [each for each in records if isinstance(each, Tag) and not is_machine(each)]
+        before = self._file.rows([each.tag for each in sound])
+        counted = [each for each in sound if countable(each.scheme)]
+        hashes = await self._hashes([each.tag for each in counted])
+        moved = [each.tag for each in counted if each.tag not in before or before[each.tag].version != each.version]
+        steps = {tag: ask(ReadLedger(tag, TAIL)) for tag in moved}
+        ledgers = await self._engine.care.ended(steps, WITHIN, probe=False)
+        now = now_ms()
+        rows = [damaged(each, now) for each in records if isinstance(each, Corrupt)]
+        for record in sound:
+            known = before.get(record.tag)
+            error = ledgers.errors.get(record.tag)
+            tail = known.tail if known is not None else ()
+            if (ledger := ledgers.results.get(record.tag)) is not None:
+                tail = [Reserved(each.time, each.low, each.high) for each in ledger]
+            row = row_of(record, tail, hashes.get(record.tag), known, store_id=self._store_id, now=now)
+            rows.append(row if error is None else row.failed(error))
+        self._file.put(rows, self._walk)
+
+    async def _hashes(self, tags: Sequence[str]) -> dict[str, Hash]:
+        """Return the Redis hashes of these tags. If Redis does not answer, return {}."""
+        key = self._engine.config.hash_key
+        keys = [name for name in map(key, tags) if name is not None]
+        if not keys or self._health.redis:
+            return {}
+        try:
+            found = await self._engine.run(pipeline([read_hash(each) for each in keys]), Deadline(WITHIN), None)
+        except IssuerError as error:
+            log.debug("the board could not read the hashes of the tags: %s", error)
+            return {}
+        return {tag: each for tag, each in zip(tags, found, strict=True) if isinstance(each, Hash)}
+
+    async def _look_at_processes(self) -> None:
+        """Note what the processes have reported."""
+        if self._health.redis:
+            return
+        try:
+            told = await self._engine.chronicle.read(WITHIN)
+        except IssuerError as error:
+            log.debug("the board could not read the chronicle: %s", error)
+            return
+        recent = now_ms() - 30_000
+        self._health.waiting = sum(each.waiting for each in told.processes if each.seen > recent)
+        content = {
+            "happenings": list(map(asdict, told.happenings)),
+            "acts": list(map(asdict, told.acts)),
+            "processes": list(map(asdict, told.processes)),
+        }
+        self._file.note("chronicle", content)
+
+    def examine(self) -> None:
+        """Run `doctor` if somebody wants to see its findings, in a thread of its own: with many tags it takes long."""
+        known = self._file.fact("doctor")
+        fresh = known is not None and now_ms() - known.at < DOCTOR_FOR * 1000
+        wanted = now_ms() - self._file.wished("doctor") < WATCHED
+        if wanted and not fresh and self._examining.acquire(blocking=False):
+            threading.Thread(target=self._examine, daemon=True).start()
+
+    def _examine(self) -> None:
+        try:
+            found = finished(lambda: self._engine.care.doctor(None, None))
+            self._file.note("doctor", [advised(each, command_line) for each in found])
+        except (IssuerError, sqlite3.Error) as error:
+            log.debug("the board could not run doctor: %s", error)
+        finally:
+            self._examining.release()
+
+
+def _trouble(error: IssuerError | None, before: str, since: int) -> tuple[str, str, int]:
+    """Return the text and the code of an error, and since when it lasts."""
+    if error is None:
+        return "", "", 0
+    return str(error), error.code, since if before else now_ms()
+
+
+def collect(issuer: Issuer, file: BoardFile, stop: threading.Event) -> None:
+    """Keep the file up to date until `stop` is set."""
+    collector = Collector(issuer.engine, file)
+    while not stop.wait(EVERY):
+        try:
+            finished(collector.look)
+            collector.examine()
+        except (IssuerError, sqlite3.Error) as error:
+            log.warning("the console shows older values: %s", error)
