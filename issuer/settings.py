@@ -418,6 +418,12 @@ class Settings:
         "Names that HTTP requests to `issuer serve` may have in the header `Host`. `*.example.com` allows all "
         "subdomains, `*` allows any name. `localhost` and IP addresses are always allowed. In the environment, "
         "separate the names with commas; in a file, write a list", command="serve")
+    console: bool = _setting(*_OFF,
+        "Also serve the console: pages for operators at `/console`. With `tokens`, operators log in with a token",
+        command="serve")
+    console_changes: bool = _setting(*_OFF,
+        "Let the console change tags although callers need no token. With `tokens`, the scope `admin` decides",
+        command="serve")
     compat: Sequence[str] = _setting([], SettingType(_compat, "NAME"),
         "Also answer the HTTP calls of another server: `leaf`, `leaf:exact`, `tinyid` or `leaf-go`. In the "
         "environment, separate the names with commas; in a file, write a list", command="serve")

@@ -1,4 +1,4 @@
-"""Durations and times as text, for messages."""
+"""Durations, rates and times as text, for messages."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def lasting(seconds: float, parts: int = 2) -> str:
         if count:
             said.append(f"{count} {unit}{'s' if count > 1 and size >= _UNITS[1][0] else ''}")
     return " ".join(said[:parts])
+
+
+def rounded(per_second: float) -> str:
+    """Return a rate per second with two digits, or as a whole number from 10 on."""
+    return f"{per_second:.2g}" if per_second < ROUGH else f"{per_second:,.0f}"
 
 
 def utc(milliseconds: int) -> str:

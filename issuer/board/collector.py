@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -72,6 +72,7 @@ class Collector:
             return
         began = monotonic()
         await self._look_at_servers()
+        self._file.note("health", self._health.content())
         if not self._health.store:
             if self._many:
                 await self._look_at_active()
@@ -123,6 +124,7 @@ class Collector:
         moved = [each.tag for each in counted if each.tag not in before or before[each.tag].version != each.version]
         steps = {tag: ask(ReadLedger(tag, TAIL)) for tag in moved}
         ledgers = await self._engine.care.ended(steps, WITHIN, probe=False)
+        sound = await self._again(sound, hashes)
         now = now_ms()
         rows = [damaged(each, now) for each in records if isinstance(each, Corrupt)]
         for record in sound:
@@ -134,6 +136,12 @@ class Collector:
             row = row_of(record, tail, hashes.get(record.tag), known, store_id=self._store_id, now=now)
             rows.append(row if error is None else row.failed(error))
         self._file.put(rows, self._walk)
+
+    async def _again(self, records: Sequence[Tag], hashes: Mapping[str, Hash]) -> list[Tag]:
+        """Return the records, and read those anew whose hash is ahead of them: a segment may have been loaded since."""
+        ahead = [each.tag for each in records if each.tag in hashes and hashes[each.tag].top > each.max]
+        batch = await self._engine.care.ended({tag: ask(ReadTag(tag)) for tag in ahead}, WITHIN, probe=False)
+        return [batch.results.get(each.tag) or each for each in records]
 
     async def _hashes(self, tags: Sequence[str]) -> dict[str, Hash]:
         """Return the Redis hashes of these tags. If Redis does not answer, return {}."""

@@ -13,7 +13,7 @@ from issuer.times import lasting
 Level = Literal["down", "risk", "ok"]
 
 #: What the reader must be told if the collector has not written for this many ms.
-STALE: Final = 5000
+STALE: Final = 15_000
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,28 +7,34 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from issuer.care.chronicle import Act
 from issuer.care.inspection import Inspection
 from issuer.care.recovery import BUFFERS
 from issuer.core import arithmetic
-from issuer.engine.chronicle import Act
 from issuer_persistence.ledger import FOREIGN, LedgerEntry
 
 _HOUR: Final = 3600
 
 
-def rates(entries: Sequence[arithmetic.Reservation]) -> list[tuple[int, int, float]]:
-    """Return the rate between each two reservations: begin and end in ms since 1970, and numbers per second.
+def rates(entries: Sequence[arithmetic.Reservation], parts: int) -> list[tuple[int, int, float]]:
+    """Return the rate over time: periods between reservations, each with numbers per second. The oldest is first.
 
-    As for `arithmetic.rate`, a reservation is used up when the next one is made. `entries`: newest first. The oldest
-    period is the first one. Reservations of the same moment count as one.
+    As for `arithmetic.rate`, a reservation is used up when the next one is made.
+
+    Args:
+        entries: Reservations, newest first.
+        parts: Maximum number of periods. Shorter ones are joined: reservations of one moment would look like a peak.
     """
     found: list[tuple[int, int, float]] = []
-    size = 0
+    if not entries:
+        return found
+    least = max(1, (entries[0].time - entries[-1].time) / parts)
+    begin, size = entries[-1].time, 0
     for older, newer in pairwise(reversed(entries)):
         size += older.high - older.low
-        if newer.time > older.time:
-            found.append((older.time, newer.time, size * 1000 / (newer.time - older.time)))
-            size = 0
+        if newer.time - begin >= least:
+            found.append((begin, newer.time, size * 1000 / (newer.time - begin)))
+            begin, size = newer.time, 0
     return found
 
 
@@ -69,17 +75,21 @@ def _gaps(entries: Sequence[LedgerEntry], upper: int, acts: Sequence[Act]) -> It
     for at, entry in enumerate(entries):
         if entry.high < upper:
             cause = _skipped(acts, entry.time, None if after is None else after.time)
-            yield Gap(entry.high + 1, upper, True, cause, entry.time, entry.host, entry.pid)
+            yield _gap(entry.high + 1, upper, cause, entry)
         if entry.reason == FOREIGN and entry.high > entry.low:
             cause = "issued by another program that uses the same table"
-            yield Gap(entry.low + 1, entry.high, True, cause, entry.time, entry.host, entry.pid)
+            yield _gap(entry.low + 1, entry.high, cause, entry)
         if after is not None and after.born and entry.born and after.born != entry.born:
             # Redis holds at most two segments, so at most these numbers were lost with the old hash.
             held = [each for each in entries[at : at + BUFFERS] if each.born == entry.born]
             cause = "left in Redis when its hash ended: a restart, a failover, or `recover`"
-            yield Gap(held[-1].low + 1, entry.high, False, cause, entry.time, entry.host, entry.pid)
+            yield _gap(held[-1].low + 1, entry.high, cause, entry, sure=False)
         if entry.high > entry.low:
             after, upper = entry, min(upper, entry.low)
+
+
+def _gap(first: int, last: int, cause: str, after: LedgerEntry, *, sure: bool = True) -> Gap:
+    return Gap(first, last, sure, cause, after.time, after.host, after.pid)
 
 
 def _skipped(acts: Sequence[Act], since: int, until: int | None) -> str:
@@ -123,9 +133,9 @@ def next_hour(seen: Inspection, rate: float, target: float, used: float, last: i
     store, numbers = seen.store, round(rate * _HOUR)
     step = store.step
     if store.step_mode == "auto":
-        while step < store.max_step and rate * target * 3 > step * 4:
+        while step < store.max_step and arithmetic.too_small(step, rate, target):
             step *= 2
-        while step > store.min_step and rate * target * 2 < step:
+        while step > store.min_step and arithmetic.too_large(step, rate, target):
             step //= 2
         step = min(store.max_step, max(store.min_step, step))
     waste = seen.waste

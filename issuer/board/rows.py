@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from issuer.care.inspection import RATE_FROM
 from issuer.core import arithmetic, scheme_record
@@ -160,7 +160,7 @@ def row_of(
     used = taken / last if last else 0.0
     rate = arithmetic.rate(tail[:RATE_FROM], now) if kind == "counter" else None
     if hash is not None:
-        redis = {
+        redis: dict[str, Any] = {
             "cur": hash.cur, "end": hash.max, "next_cur": hash.next_cur, "next_end": hash.next_max, "mark": hash.mark,
             "remaining": hash.remaining, "hashed": now,
         }  # fmt: skip

@@ -12,7 +12,7 @@ from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import counted, last_value
 from issuer.strategies.snowflake.aside import MachineNumbers
 from issuer.terminal import Column, ago, folded, listed, moment, numbered, plain, say, screen_width, stamp_utc, table
-from issuer.times import lasting
+from issuer.times import lasting, rounded
 from issuer.views import counts, supplied
 from issuer_persistence.records import HIGHEST, PACING, StoredSettings, Tag, TagSettings
 
@@ -150,10 +150,6 @@ def say_supplied(found: Iterable[tuple[str, StoredSettings]]) -> None:
         say(f"settings of {listed(tags)}: {text}")
     if groups:
         say("`issuer configure TAG` changes them, such as --step or --lease. The order of a tag stays")
-
-
-def rounded(per_second: float) -> str:
-    return f"{per_second:.2g}" if per_second < 10 else f"{per_second:,.0f}"  # noqa: PLR2004 - one digit
 
 
 def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:

@@ -14,11 +14,16 @@ class Reservation(Protocol):
     """What `rate` needs of a ledger entry: the numbers low + 1 .. high, and the time in ms since 1970."""
 
     @property
-    def time(self) -> int: ...
+    def time(self) -> int:
+        """When it was made."""
+
     @property
-    def low(self) -> int: ...
+    def low(self) -> int:
+        """The number before the first one."""
+
     @property
-    def high(self) -> int: ...
+    def high(self) -> int:
+        """The last number."""
 
 
 def rate(entries: Sequence[Reservation], now: int) -> float | None:
@@ -66,6 +71,16 @@ def target(record: Tag, usual: float) -> float:
     outlast the outage.
     """
     return max(usual, 2 * record.survive / record.ahead)
+
+
+def too_small(step: int, rate: float, target: float) -> bool:
+    """Return True if an adapted step should be doubled: at this rate it lasts less than 3/4 of `target` seconds."""
+    return rate * target * 3 > step * 4
+
+
+def too_large(step: int, rate: float, target: float) -> bool:
+    """Return True if an adapted step should be halved: at this rate it lasts more than 2 x `target` seconds."""
+    return rate * target * 2 < step
 
 
 #: To estimate a rate, at least FEW full segments must have been reserved, over at least BURST ms. In less time, the use

@@ -197,6 +197,10 @@ class Access:
             raise Unauthenticated(f"token {found[1].name!r} has expired")
         return found[2]
 
+    def named(self, name: str) -> list[tuple[bytes, Caller]]:
+        """Return the digest and the caller of each valid token with this name."""
+        return [(digest, caller) for digest, _, caller in self._callers if caller is not None and caller.name == name]
+
     def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
         """Count a request without a valid token, and log it at most once a minute for each `address`.
 

@@ -12,7 +12,6 @@ from issuer.care.inspection import Inspection
 from issuer.cli.exits import OK, UNREACHABLE, check_json, code_of, complain, json_lines_option, json_option
 from issuer.cli.scheme_flags import summed_up
 from issuer.cli.session import Session
-from issuer.cli.sheet import rounded
 from issuer.core.error_mapping import store_error
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted
@@ -29,7 +28,7 @@ from issuer.terminal import (
     show_json_line,
     show_json_list,
 )
-from issuer.times import lasting
+from issuer.times import lasting, rounded
 from issuer.views import counts, said, view
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import Tag, now_ms

@@ -84,9 +84,9 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
     # Otherwise a tag at its limit, which reserves no more segments, would change its step at each call.
     newest = segments[0].high - segments[0].low if segments else 0
     target = arithmetic.target(record, record.target)
-    if rate is not None and rate * target * 3 > step * 4 and newest >= record.segment:
+    if rate is not None and arithmetic.too_small(step, rate, target) and newest >= record.segment:
         step *= 2
-    elif fastest is not None and fastest * target * 2 < step and newest <= record.segment:
+    elif fastest is not None and arithmetic.too_large(step, fastest, target) and newest <= record.segment:
         step //= 2
     return min(record.max_step, max(record.min_step, step))
 

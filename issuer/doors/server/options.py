@@ -56,12 +56,14 @@ class ServerOptions:
     Attributes:
         given: Arguments with which each process of the server (the workers and the keeper) calls `connect`.
         verbose: Whether the log contains records of level DEBUG.
+        console_only: Whether the server serves only its console, and keeps no tags.
     """
 
     settings: Settings
     given: Mapping[str, Any]
     endpoints: tuple[Endpoint, ...]
     verbose: bool
+    console_only: bool = False
 
     @property
     def has_redis(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import Final
 
 from issuer.doors.access import Access
+from issuer.doors.console.options import ConsoleOptions
 from issuer.doors.server import logs
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import close, connections, listen, raise_limit
@@ -49,18 +51,21 @@ def serve(options: ServerOptions) -> int:
     connections(len(options.endpoints), options.settings.redis_connections)  # raises if too few files can be open
     with ExitStack() as ends:
         sockets = listen(options.endpoints, ends)
-        if options.settings.workers > 1 or options.has_redis:
+        if options.settings.workers > 1 or options.has_redis or options.settings.console:
             ends.enter_context(_counting_together())
         _prepare(options)
         from issuer.doors.server import worker
         from issuer.metrics import forget
 
         access = Access(options.settings.tokens or None)
+        console = _console(options, ends) if options.settings.console else None
         jobs: list[tuple[str, Job]] = [
-            (f"worker {number}", partial(worker.run, options, sockets, access, first=number == 1))
+            (f"worker {number}", partial(worker.run, options, sockets, access, first=number == 1, console=console))
             for number in range(1, options.settings.workers + 1)
         ]
-        if options.has_redis:
+        if console is not None:
+            jobs.append(("the collector of the console", partial(_collect, options, console)))
+        if options.has_redis and not options.console_only:
             jobs.append(("the keeper", partial(_keep, options)))
         where = [
             each.shown(sockets[each.name].getsockname(), tls=bool(options.settings.tls_cert))
@@ -122,6 +127,11 @@ def _prepare(options: ServerOptions) -> None:
         from prometheus_client import disable_created_metrics
     except ModuleNotFoundError as error:
         raise ConfigurationError(f'{error.name} is missing: pip install ".[server]" in a checkout') from error
+    if options.settings.console:
+        try:
+            import_module("issuer.doors.console.console")
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f'{error.name} is missing: pip install ".[console]" in a checkout') from error
     disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's
     for endpoint in options.endpoints:
         import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
@@ -129,9 +139,34 @@ def _prepare(options: ServerOptions) -> None:
         store_class(options.settings.store_url)
 
 
-def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report], None]) -> None:
-    from issuer.metrics import install
+def _console(options: ServerOptions, ends: ExitStack) -> ConsoleOptions:
+    """Return the options of the console. The file of its board is removed when the server ends."""
+    file = Path(os.environ[FOLDER]) / f"console-{os.getpid()}.sqlite"
 
+    def remove() -> None:
+        for each in file.parent.glob(f"{file.name}*"):  # SQLite has two more files
+            each.unlink(missing_ok=True)
+
+    ends.callback(remove)
+    return ConsoleOptions(
+        file, secrets.token_bytes(32), changes=options.settings.console_changes, alone=options.console_only
+    )
+
+
+def _collect(
+    options: ServerOptions, console: ConsoleOptions, orders: Connection, report: Callable[[Report], None]
+) -> None:
+    from issuer.board.collector import collect
+    from issuer.board.file import BoardFile
+
+    stop = _ends_with_supervisor(orders, report)
+    with connect(**options.given, scheduler=None) as issuer:
+        report("ready")
+        collect(issuer, BoardFile(console.file), stop)
+
+
+def _ends_with_supervisor(orders: Connection, report: Callable[[Report], None]) -> threading.Event:
+    """Return an event that is set when this process must end. A thread waits for the order, and reports for it."""
     stop = threading.Event()
 
     def obey() -> None:
@@ -142,6 +177,13 @@ def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report],
         stop.set()
 
     threading.Thread(target=obey, daemon=True).start()
+    return stop
+
+
+def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report], None]) -> None:
+    from issuer.metrics import install
+
+    stop = _ends_with_supervisor(orders, report)
     with connect(**options.given) as issuer:
         tally = Tally()
         tally.lines_dropped = logs.dropped

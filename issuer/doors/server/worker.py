@@ -32,6 +32,7 @@ from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
 
 if TYPE_CHECKING:
+    from issuer.doors.console.options import ConsoleOptions
     from issuer.doors.resp.server import RespServer
     from issuer.doors.web.app import Application
 
@@ -113,13 +114,15 @@ def run(
     report: Callable[[Report], None],
     *,
     first: bool,
+    console: ConsoleOptions | None = None,
 ) -> None:
     """Run a worker: serve until the supervisor orders the end.
 
     `sockets`: listening sockets, by name of the protocol. `first`: whether this worker logs warnings for all workers.
+    `console`: options of the console. None means no console.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_Worker(options, sockets, report, access, first).serve(orders))
+        runner.run(_Worker(options, sockets, report, access, first, console).serve(orders))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -137,6 +140,7 @@ class _Worker:
     report: Callable[[Report], None]
     access: Access
     first: bool
+    console: ConsoleOptions | None = None
     budget: Budget = field(default_factory=Budget)
     doors: Sequence[_Http | RespServer] = ()
     stopping: bool = False
@@ -233,6 +237,10 @@ class _Worker:
             look_ups=look_ups,
             budget=self.budget,
         )
+        if self.console is not None:
+            from issuer.doors.console.console import Console
+
+            app.console = Console(app.service, self.console)
         return _Http(app, listening, most, self.options)
 
     async def _look(self, ids: AsyncIssuer) -> None:

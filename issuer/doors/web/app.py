@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from issuer.acting import acting
 from issuer.api.aio import AsyncIssuer
@@ -32,7 +32,7 @@ from issuer.doors.web.replies import (
     answer,
 )
 from issuer.doors.web.routes import Route, route_of
-from issuer.doors.web.service import Exposition, Service
+from issuer.doors.web.service import CONSOLE, Exposition, Service
 from issuer.errors import Unauthenticated
 from issuer.settings import Settings, seconds
 from issuer.tally import WITHIN
@@ -78,6 +78,17 @@ _DIGITS: Final = [
 ]
 
 
+class Console(Protocol):
+    """The console, as the application uses it."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the server serves only the console."""
+
+    async def answer(self, request: Request, path: str) -> Reply:
+        """Answer a request whose path is below CONSOLE."""
+
+
 class _Path(NamedTuple):
     """The path of a draw."""
 
@@ -96,7 +107,7 @@ class Application:
     """
 
     def __init__(self, service: Service, guard: HeaderGuard) -> None:
-        self._service, self._access, self._guard = service, service.access, guard
+        self.service, self._access, self._guard = service, service.access, guard
         self._tally, self._draws = service.access.tally, service.access.tally.draws
         self._next, self._plain = service.ids.next, service.plain
         self._paths: dict[bytes, _Path] = {}
@@ -104,6 +115,8 @@ class Application:
         self._headers = {
             size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
         }
+        #: The console. None if the server has none.
+        self.console: Console | None = None
         self._compatible: Callable[[str], Call | None] = lambda _: None
         if service.settings.compat:
             from issuer.doors.web.compat.family import CompatCalls
@@ -122,7 +135,7 @@ class Application:
                 if headers is not None:
                     await self._draw(path, headers.get(b"authorization"), scope, receive, send, began=began)
                     return
-        request = Request(scope, receive, self._service.budget, not self._access.is_open)
+        request = Request(scope, receive, self.service.budget, not self._access.is_open)
         try:
             reply: Reply | bytes
             try:
@@ -135,13 +148,13 @@ class Application:
 
     def drain(self) -> None:
         """Begin a stop: close each connection after its next reply, and answer /readyz with 503."""
-        self._service.stopping = True
+        self.service.stopping = True
         # From now on all requests take the long way, because only the long way closes connections.
         self._plain = {}
 
     def _failed(self, error: Exception, request: Request) -> Reply:
         as_string = b"as=string" in request.scope["query_string"]
-        reply = answer(error, request.name, as_string=as_string, closed=self._service.ids.closed)
+        reply = answer(error, request.name, as_string=as_string, closed=self.service.ids.closed)
         return unauthenticated(request, self._access, error, reply) if isinstance(error, Unauthenticated) else reply
 
     async def _finish(self, reply: Reply | bytes, request: Request, send: Send, began: float) -> None:
@@ -150,7 +163,7 @@ class Application:
         The reply to a stranger is the last one on its connection: a stranger could send many requests and read nothing,
         and each connection that waits for it costs 20 KB.
         """
-        status, stopping = 200, self._service.stopping
+        status, stopping = 200, self.service.stopping
         if isinstance(reply, bytes) and not stopping:
             await send({"type": START, "status": status, "headers": _DIGITS[len(reply)]})
             await send({"type": BODY, "body": reply})
@@ -204,7 +217,7 @@ class Application:
             number = await self._next(path.tag)
         except Exception as error:  # noqa: BLE001 - the client gets a problem without details
             stranger = not (name or self._access.is_open)
-            request = Request(scope, receive, self._service.budget, stranger, name="next", token=name)
+            request = Request(scope, receive, self.service.budget, stranger, name="next", token=name)
             await self._finish(self._failed(error, request), request, send, began)
             return
         body = NUMBER_BODY[scope["query_string"] != b""] % (path.before, number)
@@ -223,30 +236,35 @@ class Application:
         if compatible is not None:
             request.name = compatible[0]
         request.headers = headers = calls.headers_of(scope)
+        console = self.console if f"{path}/".startswith(f"{CONSOLE}/") else None
         if scope.get("raw_path") not in _PROBES:
-            self._guard.check(headers)
+            self._guard.check(headers, page=console is not None and scope["method"] == "GET")
         try:
             request.admit(identified(self._access, headers.get(b"authorization")))
         except Unauthenticated as error:
             request.refusal = error
+        if console is not None:
+            return await console.answer(request, path)
         return await (self._routed(request, path) if compatible is None else compatible[1](request))
 
     async def _routed(self, request: Request, place: str) -> Reply:
         route, segments = route_of(request.scope["method"], place)
         request.name, request.administers = route.name, "admin" in route.scope
+        if route.scope and self.console is not None and self.console.alone:
+            raise Problem(404, "not_found", f"this server has only the console: {CONSOLE}")
         request.token = (request.known() if route.scope else request.caller).name
         request.query = calls.queried(request.scope)
         if route.scope:
             request.path = {name: calls.decoded(each) for name, each in segments.items()}
             await self._check(request, route)
         with acting(request.token, request.address):
-            reply = await route.handler(self._service, request)
+            reply = await route.handler(self.service, request)
         if route.method == "GET" and len(reply.body) > PIECE:  # nothing is lost if such a reply is refused
             request.hold(len(reply.body))
         return reply
 
     async def _check(self, request: Request, route: Route) -> None:
-        service, caller = self._service, request.caller
+        service, caller = self.service, request.caller
         tag = request.tag = _tag(request.path, request.query)
         if route.of_tag:
             caller.need(route.scope, tag)

@@ -65,14 +65,21 @@ class HeaderGuard:
         name = _name_of(host.decode("latin-1").lower())
         return _is_address(name) or any(fnmatchcase(name, each) for each in self._allowed)
 
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Problem if the host is not a name of this server, or if a page of another site sends the request."""
+    def check(self, headers: Mapping[bytes, bytes], *, page: bool = False) -> None:
+        """Raise Problem if the host is not a name of this server, or if a page of another site sends the request.
+
+        `page`: whether the request reads a page for people. If so, a link on a page of another site may lead to it:
+        a link from a chat or an alert. The browser shows the page, and the other site cannot read it.
+        """
         host = headers.get(b"host")
         if not self.serves(host):
             raise Problem(403, "wrong_host", "the Host header is not a name of this server; add it to `allowed_hosts`")
         origin = headers.get(b"origin")
         foreign = origin is not None and not _is_own(origin, host)
-        if foreign or headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        linked = (
+            page and headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+        )
+        if foreign or (headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not linked):
             raise Problem(403, "cross_origin", "cross-origin requests are rejected")
 
     def check_draw(self, headers: Mapping[bytes, bytes]) -> None:

@@ -23,6 +23,9 @@ PLAIN_FOR: Final = 1.0
 #: Maximum number of tags with plain numbers that are remembered.
 _PLAIN_MOST: Final = 10_000
 
+#: The path of the console, before the names of its pages.
+CONSOLE: Final = "/console"
+
 #: Function that returns the content type and the body of /metrics.
 Exposition = Callable[[], tuple[str, bytes]]
 

@@ -1,0 +1,89 @@
+"""Logins of the console: a signed cookie names the token, and forms carry a value that only their page can know."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+from issuer.doors.access import Access, Caller
+from issuer.doors.tokens import digest_of
+from issuer.errors import TooManyRequests
+
+#: Name of the cookie.
+COOKIE: Final = "issuer_console"
+#: Seconds for which a login is valid.
+VALID_FOR: Final = 12 * 3600
+#: Logins per second, of all clients together. Tokens cannot be guessed; the limit protects the log and the processor.
+LOGINS: Final = 5.0
+
+_VALUE: Final = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,12})\.([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A caller of the console. `form_key`: value that a form must send, so that no other page can send it."""
+
+    caller: Caller
+    form_key: str
+
+
+class Sessions:
+    """Makes and checks the cookies of one server.
+
+    A cookie contains the name of the token and the end of the login. It is signed with a key of the server and with the
+    hash of the token. So a login ends when the token is removed from the tokens file, is replaced, or expires.
+    """
+
+    def __init__(self, access: Access, key: bytes, *, wall: Callable[[], float] = time.time) -> None:
+        """`key`: random bytes, which all workers of the server share. `wall`: time in seconds since 1970."""
+        self._access, self._key, self._wall = access, key, wall
+        self._logins = access.rates.bucket("console: logins", LOGINS)
+
+    def login(self, token: str) -> str:
+        """Return the value of the cookie for a token. Raises Unauthenticated, and TooManyRequests."""
+        if wait := self._logins.take():
+            raise TooManyRequests("too many logins at once", retry_after=wait)
+        caller = self._access.identify(token)
+        end = int(self._wall()) + VALID_FOR
+        return f"{caller.name}.{end}.{self._signature(caller.name, end, digest_of(token))}"
+
+    def of(self, cookies: bytes | None) -> Session | None:
+        """Return the session that the header Cookie shows. None if nobody is logged in."""
+        if self._access.is_open:
+            return Session(self._access.identify(None), self._form_key(""))
+        try:
+            found = SimpleCookie((cookies or b"").decode("latin-1")).get(COOKIE)
+        except CookieError:
+            return None
+        parts = _VALUE.fullmatch(found.value) if found is not None else None
+        if parts is None or int(parts[2]) <= self._wall():
+            return None
+        for digest, caller in self._access.named(parts[1]):
+            if hmac.compare_digest(self._signature(parts[1], int(parts[2]), digest), parts[3]):
+                return Session(caller, self._form_key(parts[0]))
+        return None
+
+    def _signature(self, name: str, end: int, digest: bytes) -> str:
+        return self._mac(b"login", name.encode(), b"%d" % end, digest)
+
+    def _form_key(self, cookie: str) -> str:
+        return self._mac(b"form", cookie.encode())
+
+    def _mac(self, *parts: bytes) -> str:
+        return hmac.new(self._key, b"\0".join(parts), sha256).hexdigest()
+
+
+def set_cookie(value: str, path: str, *, secure: bool, seconds: int = VALID_FOR) -> bytes:
+    """Return the header Set-Cookie. With `seconds` 0, the browser deletes the cookie.
+
+    SameSite=Lax: the browser sends the cookie also when somebody follows a link from a chat or an alert, but never with
+    a form of another site.
+    """
+    flags = "; Secure" if secure else ""
+    return f"{COOKIE}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{flags}".encode()
