@@ -18,7 +18,7 @@ from issuer.advice import command_line
 from issuer.api.blocking import Issuer
 from issuer.board.file import BoardFile
 from issuer.board.health import Health
-from issuer.board.rows import TAIL, Reserved, damaged, row_of
+from issuer.board.rows import TAIL, TailEntry, damaged, row_of
 from issuer.clock import Deadline, monotonic
 from issuer.core.parts import is_machine
 from issuer.core.record import PAGE, identity
@@ -132,7 +132,7 @@ class Collector:
             error = ledgers.errors.get(record.tag)
             tail = known.tail if known is not None else ()
             if (ledger := ledgers.results.get(record.tag)) is not None:
-                tail = [Reserved(each.time, each.low, each.high) for each in ledger]
+                tail = [TailEntry(each.time, each.low, each.high) for each in ledger]
             row = row_of(record, tail, hashes.get(record.tag), known, store_id=self._store_id, now=now)
             rows.append(row if error is None else row.failed(error))
         self._file.put(rows, self._walk)

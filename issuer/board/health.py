@@ -1,4 +1,4 @@
-"""Whether numbers are being issued now, in one sentence."""
+"""The health of an issuer: one sentence that says if numbers are being issued now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STALE: Final = 15_000
 
 @dataclass(slots=True, kw_only=True)
 class Health:
-    """What the collector found at its last look. Times are in ms since 1970.
+    """The health of an issuer, as the collector last found it. Times are in ms since 1970.
 
     Attributes:
         redis: Error of Redis as text. "" if it answers.

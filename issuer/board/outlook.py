@@ -1,4 +1,4 @@
-"""What a tag's ledger shows: its rate over time, its gaps with their causes, and what the next hour needs."""
+"""Conclusions from a tag's ledger: its rate over time, its gaps with their causes, and its needs in the next hour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from issuer_persistence.ledger import FOREIGN, LedgerEntry
 _HOUR: Final = 3600
 
 
-def rates(entries: Sequence[arithmetic.Reservation], parts: int) -> list[tuple[int, int, float]]:
+def rates(entries: Sequence[arithmetic.TimedRange], parts: int) -> list[tuple[int, int, float]]:
     """Return the rate over time: periods between reservations, each with numbers per second. The oldest is first.
 
     As for `arithmetic.rate`, a reservation is used up when the next one is made.
@@ -39,7 +39,7 @@ def rates(entries: Sequence[arithmetic.Reservation], parts: int) -> list[tuple[i
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LedgerGap:
     """Numbers that nobody gets, or may not get.
 
     Attributes:
@@ -61,7 +61,7 @@ class Gap:
     pid: int
 
 
-def gaps(entries: Sequence[LedgerEntry], maximum: int, acts: Sequence[Act]) -> list[Gap]:
+def gaps(entries: Sequence[LedgerEntry], maximum: int, acts: Sequence[Act]) -> list[LedgerGap]:
     """Return the gaps between the entries of a part of the ledger, the highest first.
 
     `entries`: a page of the ledger, the highest numbers first. `maximum`: the store's `max`, or the `low` of the entry
@@ -70,7 +70,7 @@ def gaps(entries: Sequence[LedgerEntry], maximum: int, acts: Sequence[Act]) -> l
     return list(_gaps(entries, maximum, acts))
 
 
-def _gaps(entries: Sequence[LedgerEntry], upper: int, acts: Sequence[Act]) -> Iterator[Gap]:
+def _gaps(entries: Sequence[LedgerEntry], upper: int, acts: Sequence[Act]) -> Iterator[LedgerGap]:
     after: LedgerEntry | None = None
     for at, entry in enumerate(entries):
         if entry.high < upper:
@@ -88,8 +88,8 @@ def _gaps(entries: Sequence[LedgerEntry], upper: int, acts: Sequence[Act]) -> It
             after, upper = entry, min(upper, entry.low)
 
 
-def _gap(first: int, last: int, cause: str, after: LedgerEntry, *, sure: bool = True) -> Gap:
-    return Gap(first, last, sure, cause, after.time, after.host, after.pid)
+def _gap(first: int, last: int, cause: str, after: LedgerEntry, *, sure: bool = True) -> LedgerGap:
+    return LedgerGap(first, last, sure, cause, after.time, after.host, after.pid)
 
 
 def _skipped(acts: Sequence[Act], since: int, until: int | None) -> str:
@@ -103,7 +103,7 @@ def _skipped(acts: Sequence[Act], since: int, until: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What a tag needs in the next hour at its present rate.
+    """The needs of a tag in the next hour at its present rate.
 
     Attributes:
         numbers: Numbers used.

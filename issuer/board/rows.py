@@ -46,7 +46,7 @@ TAIL: Final = 24
 NEVER: Final = 1e300
 
 
-class Reserved(NamedTuple):
+class TailEntry(NamedTuple):
     """A reservation of the numbers low + 1 .. high. `time`: in ms since 1970."""
 
     time: int
@@ -100,7 +100,7 @@ class Row:
     runway: float | None = None
     used: float = 0.0
     last: int | None = None
-    tail: Sequence[Reserved] = ()
+    tail: Sequence[TailEntry] = ()
     read: int = 0
     hashed: int | None = None
     error: str = ""
@@ -117,7 +117,7 @@ class Row:
 
     def __post_init__(self) -> None:
         """Take the reservations also as JSON has them."""
-        object.__setattr__(self, "tail", tuple(Reserved(*each) for each in self.tail))
+        object.__setattr__(self, "tail", tuple(TailEntry(*each) for each in self.tail))
 
     def failed(self, error: IssuerError) -> Row:
         """Return the row with the error that prevented reading the ledger. The next look reads the ledger again."""
@@ -140,7 +140,7 @@ def damaged(found: Corrupt, now: int) -> Row:
 
 
 def row_of(
-    record: Tag, tail: Sequence[Reserved], hash: Hash | None, before: Row | None, *, store_id: str, now: int
+    record: Tag, tail: Sequence[TailEntry], hash: Hash | None, before: Row | None, *, store_id: str, now: int
 ) -> Row:
     """Return the row of a tag.
 

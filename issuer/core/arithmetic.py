@@ -10,7 +10,7 @@ from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import Tag
 
 
-class Reservation(Protocol):
+class TimedRange(Protocol):
     """What `rate` needs of a ledger entry: the numbers low + 1 .. high, and the time in ms since 1970."""
 
     @property
@@ -26,7 +26,7 @@ class Reservation(Protocol):
         """The last number."""
 
 
-def rate(entries: Sequence[Reservation], now: int) -> float | None:
+def rate(entries: Sequence[TimedRange], now: int) -> float | None:
     """Return the numbers used per second, estimated from reservations. None if there are fewer than two reservations.
 
     The estimate assumes that a segment is used up when the next one is reserved.

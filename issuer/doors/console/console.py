@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from issuer.board.file import BoardFile
 from issuer.doors.console import acts, pages, words
+from issuer.doors.console.logins import Login, Logins, set_cookie
 from issuer.doors.console.options import ConsoleOptions
-from issuer.doors.console.session import Session, Sessions, set_cookie
 from issuer.doors.outside import outside
 from issuer.doors.web import calls
 from issuer.doors.web.calls import Request
@@ -50,7 +50,7 @@ _FORM: Final = b"application/x-www-form-urlencoded"
 
 
 @dataclass(slots=True)
-class Visit:
+class PageRequest:
     """A request to the console, of a caller that is logged in.
 
     Attributes:
@@ -59,7 +59,7 @@ class Visit:
     """
 
     request: Request
-    session: Session
+    session: Login
     values: Mapping[str, str]
     changes: bool
 
@@ -70,7 +70,7 @@ class Console:
     def __init__(self, service: Service, options: ConsoleOptions) -> None:
         self._service, self._options = service, options
         self._file = BoardFile(options.file)
-        self._sessions = Sessions(service.access, options.key)
+        self._sessions = Logins(service.access, options.key)
         self._pages = pages.Pages(service.ids, self._file)
         self._templates = Environment(
             loader=PackageLoader("issuer.doors.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -81,7 +81,7 @@ class Console:
         self._static = {
             name: Reply((static / name).read_bytes(), media, headers=HEADERS) for name, media in _STATIC.items()
         }
-        self._routes: Mapping[str, Callable[[Visit], Awaitable[Reply]]] = {
+        self._routes: Mapping[str, Callable[[PageRequest], Awaitable[Reply]]] = {
             "": self._overview,
             "tag": self._tag,
             "tag.json": self._export,
@@ -116,7 +116,7 @@ class Console:
         return reply
 
     async def _routed(
-        self, request: Request, path: str, name: str, session: Session | None, values: Mapping[str, str]
+        self, request: Request, path: str, name: str, session: Login | None, values: Mapping[str, str]
     ) -> Reply:
         posted = request.scope["method"] == "POST"
         if name == "login":
@@ -134,13 +134,13 @@ class Console:
         caller.need(("read", "admin"))
         self._file.wish("watched")
         changes = caller.may("admin") and (bool(caller.name) or self._options.changes)
-        return await self._routes[name](Visit(request, session, values, changes))
+        return await self._routes[name](PageRequest(request, session, values, changes))
 
-    def _bearer(self, request: Request) -> Session | None:
+    def _bearer(self, request: Request) -> Login | None:
         """Return the session of a program that sends its token in the header Authorization, as for the API."""
-        return Session(request.caller, "") if request.refusal is None else None
+        return Login(request.caller, "") if request.refusal is None else None
 
-    async def _values(self, request: Request, name: str, session: Session | None, method: str) -> Mapping[str, str]:
+    async def _values(self, request: Request, name: str, session: Login | None, method: str) -> Mapping[str, str]:
         """Return the fields of the query or the form. Raises Problem if a form may come from another page."""
         if method in ("GET", "HEAD"):
             return calls.queried(request.scope)
@@ -191,25 +191,25 @@ class Console:
 
     # ------------------------------------------------------------------ pages
 
-    async def _overview(self, visit: Visit) -> Reply:
+    async def _overview(self, visit: PageRequest) -> Reply:
         return await self._shown(visit, "overview.html", await in_thread(self._pages.overview, visit.values))
 
-    async def _tag(self, visit: Visit) -> Reply:
+    async def _tag(self, visit: PageRequest) -> Reply:
         return await self._shown(visit, "tag.html", await self._pages.tag(visit.values))
 
-    async def _export(self, visit: Visit) -> Reply:
+    async def _export(self, visit: PageRequest) -> Reply:
         content = await self._pages.export(visit.values)
         return Reply(
             dumped(content), JSON, headers=[*HEADERS, (b"content-disposition", b'attachment; filename="tag.json"')]
         )
 
-    async def _servers(self, visit: Visit) -> Reply:
+    async def _servers(self, visit: PageRequest) -> Reply:
         return await self._shown(visit, "servers.html", await in_thread(self._pages.servers))
 
-    async def _history(self, visit: Visit) -> Reply:
+    async def _history(self, visit: PageRequest) -> Reply:
         return await self._shown(visit, "history.html", await in_thread(self._pages.history, visit.values))
 
-    async def _act(self, visit: Visit) -> Reply:
+    async def _act(self, visit: PageRequest) -> Reply:
         if not visit.changes:
             if not visit.session.caller.name:
                 problem = "this console is read-only: start it with --console-changes, or with tokens"
@@ -230,7 +230,7 @@ class Console:
             return self._redirect(f"{self._root(request)}/{place}?{urlencode(where)}")
         return await self._shown(visit, "act.html", await form.page())
 
-    async def _failed(self, error: Problem | IssuerError, request: Request, session: Session | None) -> Reply:
+    async def _failed(self, error: Problem | IssuerError, request: Request, session: Login | None) -> Reply:
         if isinstance(error, Problem):
             status, code, text, headers = error.status, error.code, str(error), error.headers
         else:
@@ -240,12 +240,12 @@ class Console:
         reply = self._page(request, session, "failed.html", content, status)
         return Reply(reply.body, reply.media, status, [*reply.headers, *headers])
 
-    async def _shown(self, visit: Visit, template: str, content: Mapping[str, Any], status: int = 200) -> Reply:
+    async def _shown(self, visit: PageRequest, template: str, content: Mapping[str, Any], status: int = 200) -> Reply:
         content = {**content, "may_change": visit.changes}
         return await in_thread(self._page, visit.request, visit.session, template, content, status)
 
     def _page(
-        self, request: Request, session: Session | None, template: str, content: Mapping[str, Any], status: int
+        self, request: Request, session: Login | None, template: str, content: Mapping[str, Any], status: int
     ) -> Reply:
         common = {
             "root": self._root(request),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """What the workers of a server share.
+    """Values that the workers of a server share.
 
     Attributes:
         file: Path of the file of the board.

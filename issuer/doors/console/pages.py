@@ -1,4 +1,4 @@
-"""What the pages of the console show. The same functions as the command line uses compute it."""
+"""The content of the console's pages. The functions that compute it also serve the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FRESH: Final = 1000
 DAY: Final = 86_400_000
 
 
-class State(NamedTuple):
+class Standing(NamedTuple):
     """The health of the issuer, for the top of each page. `age`: of what the page shows, in ms."""
 
     health: Health
@@ -53,11 +53,11 @@ class Pages:
     def __init__(self, ids: AsyncIssuer, file: BoardFile) -> None:
         self._ids, self._file = ids, file
 
-    def health(self) -> State:
+    def health(self) -> Standing:
         """Return whether numbers are being issued, and how old this knowledge is."""
         fact = self._file.fact("health")
         if fact is None:
-            return State(Health(), "risk", "The console has just started and has read no tags yet.", 0)
+            return Standing(Health(), "risk", "The console has just started and has read no tags yet.", 0)
         health, age = Health(**fact.content), now_ms() - fact.at
         level, text = health.verdict
         if age > STALE:
@@ -65,7 +65,7 @@ class Pages:
                 "risk",
                 f"The values are old, because the console's collector does not run. Last known: {text}",
             )
-        return State(health, level, text, age)
+        return Standing(health, level, text, age)
 
     def _chronicle(self) -> Chronicle:
         fact = self._file.fact("chronicle")

@@ -78,7 +78,7 @@ _DIGITS: Final = [
 ]
 
 
-class Console(Protocol):
+class ConsoleRoutes(Protocol):
     """The console, as the application uses it."""
 
     @property
@@ -116,7 +116,7 @@ class Application:
             size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
         }
         #: The console. None if the server has none.
-        self.console: Console | None = None
+        self.console: ConsoleRoutes | None = None
         self._compatible: Callable[[str], Call | None] = lambda _: None
         if service.settings.compat:
             from issuer.doors.web.compat.family import CompatCalls

@@ -26,14 +26,14 @@ _VALUE: Final = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,12})\.([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A caller of the console. `form_key`: value that a form must send, so that no other page can send it."""
+class Login:
+    """A caller that is logged in. `form_key`: value that a form must send, so that no other page can send it."""
 
     caller: Caller
     form_key: str
 
 
-class Sessions:
+class Logins:
     """Makes and checks the cookies of one server.
 
     A cookie contains the name of the token and the end of the login. It is signed with a key of the server and with the
@@ -53,10 +53,10 @@ class Sessions:
         end = int(self._wall()) + VALID_FOR
         return f"{caller.name}.{end}.{self._signature(caller.name, end, digest_of(token))}"
 
-    def of(self, cookies: bytes | None) -> Session | None:
+    def of(self, cookies: bytes | None) -> Login | None:
         """Return the session that the header Cookie shows. None if nobody is logged in."""
         if self._access.is_open:
-            return Session(self._access.identify(None), self._form_key(""))
+            return Login(self._access.identify(None), self._form_key(""))
         try:
             found = SimpleCookie((cookies or b"").decode("latin-1")).get(COOKIE)
         except CookieError:
@@ -66,7 +66,7 @@ class Sessions:
             return None
         for digest, caller in self._access.named(parts[1]):
             if hmac.compare_digest(self._signature(parts[1], int(parts[2]), digest), parts[3]):
-                return Session(caller, self._form_key(parts[0]))
+                return Login(caller, self._form_key(parts[0]))
         return None
 
     def _signature(self, name: str, end: int, digest: bytes) -> str:
