@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from secrets import token_hex
 from typing import Any, Final
 
 from issuer.advice import command_line
@@ -23,9 +24,11 @@ from issuer.clock import Deadline, monotonic
 from issuer.core.parts import is_machine
 from issuer.core.record import PAGE, identity
 from issuer.core.scheme_record import countable
-from issuer.core.steps import ask, pipeline, public
+from issuer.core.steps import ask, pipeline, public, send
 from issuer.engine.calls import EngineCalls
 from issuer.errors import IssuerError
+from issuer.gateway.keys import login_key
+from issuer.gateway.server_commands import set_once, value_of
 from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.threads import finished
 from issuer.views import advised
@@ -47,6 +50,8 @@ SHARE: Final = 0.1
 ACTIVE: Final = 200
 #: Longest duration of a request to Redis or the store, in seconds.
 WITHIN: Final = 1.0
+#: Length of the secret for logins, in hexadecimal digits.
+SECRET: Final = 64
 #: Seconds for which the findings of `doctor` are new enough.
 DOCTOR_FOR: Final = 60.0
 
@@ -63,6 +68,8 @@ class Collector:
         #: Whether the tags are more than a page. If they are not, each page has all of them.
         self._many = False
         self._due = 0.0
+        #: Whether the secret for logins is that of all servers. Without a Redis of its own, a server has its own one.
+        self._agreed = engine.config.redis is None or engine.config.relay is not None
         self._examining = threading.Lock()
 
     async def look(self) -> None:
@@ -73,6 +80,8 @@ class Collector:
         began = monotonic()
         await self._look_at_servers()
         self._file.note("health", self._health.content())
+        if not (self._agreed or self._health.redis):
+            await self._agree()
         if not self._health.store:
             if self._many:
                 await self._look_at_active()
@@ -96,6 +105,22 @@ class Collector:
         redis = await care.redis_ready(WITHIN)
         health.store, health.store_code, health.store_since = _trouble(store, health.store, health.store_since)
         health.redis, health.redis_code, health.redis_since = _trouble(redis, health.redis, health.redis_since)
+
+    async def _agree(self) -> None:
+        """Use the same secret as the other servers with this Redis, so that a login is valid at all of them.
+
+        A login also depends on the hash of its token, so the secret alone is not enough to forge one.
+        """
+        key = login_key(self._engine.config.settings.prefix)
+        try:
+            await self._engine.run(send(set_once(key, token_hex(SECRET // 2))), Deadline(WITHIN), None)
+            secret = await self._engine.run(send(value_of(key)), Deadline(WITHIN), None)
+        except IssuerError as error:  # the server's own secret is used
+            log.debug("the servers could not agree on a secret for logins: %s", error)
+            return
+        if len(secret) == SECRET:
+            self._file.note("secret", secret)
+            self._agreed = True
 
     async def _look_at_active(self) -> None:
         tags = self._file.active(ACTIVE)

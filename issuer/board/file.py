@@ -7,6 +7,7 @@ page costs the same with 100 000 tags. The file also keeps what was known last w
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from issuer.board.rows import NEVER, Row
+from issuer.board.rows import NEVER, TagRow
 from issuer_persistence.records import now_ms
 
 #: Seconds that a call waits while another process writes.
@@ -62,6 +63,7 @@ class BoardFile:
 
     def __init__(self, path: Path) -> None:
         """Open the file, or create it. A child process must open it anew after a fork."""
+        os.close(os.open(path, os.O_CREAT, 0o600))  # only this user may read it: it also has a secret
         self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._database.executescript(_SCHEMA)
         self._lock = threading.Lock()
@@ -74,7 +76,7 @@ class BoardFile:
 
     # ------------------------------------------------------------------ rows
 
-    def put(self, rows: Iterable[Row], walk: int) -> None:
+    def put(self, rows: Iterable[TagRow], walk: int) -> None:
         """Store the rows in place of earlier rows of the same tags, all or none. `walk`: number of the current walk."""
         values = [
             (
@@ -91,7 +93,7 @@ class BoardFile:
         """Delete the rows that were not put during this walk or a later one: their tags are gone."""
         self._run("DELETE FROM rows WHERE walk < ?", walk)
 
-    def rows(self, tags: Sequence[str]) -> dict[str, Row]:
+    def rows(self, tags: Sequence[str]) -> dict[str, TagRow]:
         """Return the rows of these tags, by name of the tag. Unknown tags are missing."""
         marks = ",".join("?" * len(tags))
         return {row.tag: row for row in self._rows(f"SELECT content FROM rows WHERE tag IN ({marks})", *tags)}  # noqa: S608 - only marks
@@ -101,7 +103,7 @@ class BoardFile:
         found = self._run("SELECT tag FROM rows WHERE rate > 0 ORDER BY rank, urgency, tag LIMIT ?", most)
         return [tag for (tag,) in found]
 
-    def page(self, sort: str, sought: str, state: str, first: int, count: int) -> tuple[list[Row], int]:
+    def page(self, sort: str, sought: str, state: str, first: int, count: int) -> tuple[list[TagRow], int]:
         """Return rows, and how many rows there are.
 
         Args:
@@ -134,8 +136,8 @@ class BoardFile:
         ((found,),) = self._run("SELECT min(urgency) FROM rows")
         return None if found is None or found >= NEVER else found
 
-    def _rows(self, query: str, *values: object) -> list[Row]:
-        return [Row(**json.loads(content)) for (content,) in self._run(query, *values)]
+    def _rows(self, query: str, *values: object) -> list[TagRow]:
+        return [TagRow(**json.loads(content)) for (content,) in self._run(query, *values)]
 
     # ------------------------------------------------------------------ facts and wishes
 

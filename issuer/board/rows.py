@@ -55,7 +55,7 @@ class TailEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TagRow:
     """The state of a tag. Numbers are values of the tag's counter, except `limit`. Times are in ms since 1970.
 
     Attributes:
@@ -119,7 +119,7 @@ class Row:
         """Take the reservations also as JSON has them."""
         object.__setattr__(self, "tail", tuple(TailEntry(*each) for each in self.tail))
 
-    def failed(self, error: IssuerError) -> Row:
+    def failed(self, error: IssuerError) -> TagRow:
         """Return the row with the error that prevented reading the ledger. The next look reads the ledger again."""
         return replace(self, error=str(error), version="")
 
@@ -134,14 +134,14 @@ class Row:
 REDIS: Final = ("cur", "end", "next_cur", "next_end", "mark", "remaining", "hashed")
 
 
-def damaged(found: Corrupt, now: int) -> Row:
+def damaged(found: Corrupt, now: int) -> TagRow:
     """Return the row of a tag with a damaged record."""
-    return Row(tag=found.tag, kind="counter", state="damaged", read=now, error=found.problem)
+    return TagRow(tag=found.tag, kind="counter", state="damaged", read=now, error=found.problem)
 
 
 def row_of(
-    record: Tag, tail: Sequence[TailEntry], hash: Hash | None, before: Row | None, *, store_id: str, now: int
-) -> Row:
+    record: Tag, tail: Sequence[TailEntry], hash: Hash | None, before: TagRow | None, *, store_id: str, now: int
+) -> TagRow:
     """Return the row of a tag.
 
     Args:
@@ -167,7 +167,7 @@ def row_of(
     else:
         redis = {name: None if before is None else getattr(before, name) for name in REDIS}
     remaining = redis["remaining"]
-    return Row(
+    return TagRow(
         tag=record.tag,
         kind=kind,
         state=_state(record, hash, remaining, used, store_id=store_id, reserved=bool(tail))

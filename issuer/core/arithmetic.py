@@ -11,7 +11,7 @@ from issuer_persistence.records import Tag
 
 
 class TimedRange(Protocol):
-    """What `rate` needs of a ledger entry: the numbers low + 1 .. high, and the time in ms since 1970."""
+    """A ledger entry, as `rate` needs it: the numbers low + 1 .. high, and the time in ms since 1970."""
 
     @property
     def time(self) -> int:

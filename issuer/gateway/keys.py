@@ -122,6 +122,11 @@ def chronicle_key(prefix: str, part: Literal["events", "acts", "processes"]) -> 
     return f"{prefix}:{part}"
 
 
+def login_key(prefix: str) -> str:
+    """Return the Redis key with the secret that signs logins to the console. It has no braces, so it is no tag's key."""
+    return f"{prefix}:console"
+
+
 def redis_key(prefix: str, tag: str) -> str:
     """Return the Redis key of a tag's hash. Different tags have different keys."""
     return f"{prefix}:{{{tag.translate(_ENCODED)}}}"

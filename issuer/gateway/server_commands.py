@@ -69,6 +69,18 @@ def publish(channel: str, message: str) -> RedisCall[int]:
     return RedisCall(pack("PUBLISH", channel, message), "", int, repeatable=True)
 
 
+def set_once(key: str, value: str) -> RedisCall[bool]:
+    """`SETNX`: set a key that is not set yet. Returns whether it was set."""
+    return RedisCall(pack("SETNX", key, value), "", bool, repeatable=True, key=key)
+
+
+def value_of(key: str) -> RedisCall[str]:
+    """`GET`: the value of a key, "" if it is not set."""
+    return RedisCall(
+        pack("GET", key), "", lambda reply: (reply or b"").decode(errors="replace"), repeatable=True, key=key
+    )
+
+
 def server_time(key: str = "") -> RedisCall[int]:
     """`TIME`: the clock of the server that has this Redis key, in ms since 1970."""
     return RedisCall(pack("TIME"), "", _milliseconds, repeatable=True, key=key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from issuer.board.rows import Row
+from issuer.board.rows import TagRow
 
 #: Width and height of a sparkline, and of the chart of a tag.
 SPARK: Final = (80, 20)
@@ -27,7 +27,7 @@ class Bar(NamedTuple):
     share: float
 
 
-def bar(row: Row) -> Bar | None:
+def bar(row: TagRow) -> Bar | None:
     """Return the bar of a row. None if Redis holds no segment of the tag."""
     if row.cur is None or row.end is None:
         return None

@@ -70,7 +70,7 @@ class Console:
     def __init__(self, service: Service, options: ConsoleOptions) -> None:
         self._service, self._options = service, options
         self._file = BoardFile(options.file)
-        self._sessions = Logins(service.access, options.key)
+        self._sessions = Logins(service.access, self._secret)
         self._pages = pages.Pages(service.ids, self._file)
         self._templates = Environment(
             loader=PackageLoader("issuer.doors.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -94,6 +94,11 @@ class Console:
     def alone(self) -> bool:
         """Whether the server serves only the console."""
         return self._options.alone
+
+    def _secret(self) -> bytes:
+        """Return the secret that the servers have agreed on, or that of this server."""
+        agreed = self._file.fact("secret")
+        return self._options.key if agreed is None else bytes.fromhex(agreed.content)
 
     async def answer(self, request: Request, path: str) -> Reply:
         """Answer a request. Errors become pages, too."""

@@ -40,8 +40,8 @@ class Logins:
     hash of the token. So a login ends when the token is removed from the tokens file, is replaced, or expires.
     """
 
-    def __init__(self, access: Access, key: bytes, *, wall: Callable[[], float] = time.time) -> None:
-        """`key`: random bytes, which all workers of the server share. `wall`: time in seconds since 1970."""
+    def __init__(self, access: Access, key: Callable[[], bytes], *, wall: Callable[[], float] = time.time) -> None:
+        """`key`: returns the secret, which all workers share. `wall`: returns the time in seconds since 1970."""
         self._access, self._key, self._wall = access, key, wall
         self._logins = access.rates.bucket("console: logins", LOGINS)
 
@@ -76,7 +76,7 @@ class Logins:
         return self._mac(b"form", cookie.encode())
 
     def _mac(self, *parts: bytes) -> str:
-        return hmac.new(self._key, b"\0".join(parts), sha256).hexdigest()
+        return hmac.new(self._key(), b"\0".join(parts), sha256).hexdigest()
 
 
 def set_cookie(value: str, path: str, *, secure: bool, seconds: int = VALID_FOR) -> bytes:
