@@ -123,7 +123,7 @@ def chronicle_key(prefix: str, part: Literal["events", "acts", "processes"]) -> 
 
 
 def login_key(prefix: str) -> str:
-    """Return the Redis key with the secret that signs logins to the console. It has no braces, so it is no tag's key."""
+    """Return the Redis key of the secret that signs logins to the console. Without braces, it is the key of no tag."""
     return f"{prefix}:console"
 
 
