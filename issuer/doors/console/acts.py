@@ -25,8 +25,8 @@ ACTS: Final[Mapping[str, str]] = {
     "create": "Create a tag",
     "configure": "Change the settings",
     "halt": "Stop the reservations",
-    "recover": "Recovery",
-    "delete": "Deletion",
+    "recover": "Recover",
+    "delete": "Delete",
 }
 _TYPED: Final = ("recover", "delete")
 #: The acts with settings.
