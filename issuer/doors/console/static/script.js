@@ -1,5 +1,5 @@
-// Loads the page again every 5 seconds, and replaces the parts that are marked with data-live. It stops while the page
-// is hidden, and waits longer after each error.
+// Loads the page again every 5 seconds, and replaces the parts that are marked with data-live, except a part in which
+// something has the focus or is selected. It stops while the page is hidden, and waits longer after each error.
 "use strict";
 const EVERY = 5000, LONGEST = 60000;
 let pause = EVERY;
@@ -12,8 +12,12 @@ async function refresh() {
       const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
       for (const part of document.querySelectorAll("[data-live]")) {
         const other = fresh.getElementById(part.id);
-        if (other && other.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) {
+        const selection = getSelection();
+        const used = part.contains(document.activeElement) || (!selection.isCollapsed && part.contains(selection.anchorNode));
+        if (other && !used && other.innerHTML !== part.innerHTML) {
+          const open = [...part.querySelectorAll("details[open]")].map((each) => each.id);
           part.replaceChildren(...other.childNodes);
+          for (const id of open) document.getElementById(id)?.setAttribute("open", "");
         }
       }
       pause = EVERY;
