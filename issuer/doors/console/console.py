@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ _STATIC: Final = {
     "script.js": b"text/javascript; charset=utf-8",
     "icon.svg": b"image/svg+xml",
 }
+#: A path with a query, which cannot lead to another site or add a header.
+_INSIDE: Final = re.compile(r"(?:/[\w.~%-]+)*/?(?:\?[\x21-\x7e]*)?", re.ASCII)
 _FORM: Final = b"application/x-www-form-urlencoded"
 
 
@@ -77,6 +80,8 @@ class Console:
             lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters |= words.FILTERS
+        for name in self._templates.list_templates(["html"]):  # compiled now, not while the first reader waits
+            self._templates.get_template(name)
         static = files("issuer.doors.console") / "static"
         self._static = {
             name: Reply((static / name).read_bytes(), media, headers=HEADERS) for name, media in _STATIC.items()
@@ -172,7 +177,7 @@ class Console:
         then = values.get("then", "")
         root = self._root(request)
         # Only paths of the console: a link to the login must not lead to another site.
-        then = then if then.startswith(f"{root}/") and "//" not in then and "\\" not in then else f"{root}/"
+        then = then if then.startswith(f"{root}/") and _INSIDE.fullmatch(then) else f"{root}/"
         problem, status = "", 200
         if posted:
             try:

@@ -13,14 +13,15 @@ from typing import Final
 
 from issuer.doors.access import Access, Caller
 from issuer.doors.tokens import digest_of
-from issuer.errors import TooManyRequests
+from issuer.errors import TooManyRequests, Unauthenticated
 
 #: Name of the cookie.
 COOKIE: Final = "issuer_console"
 #: Seconds for which a login is valid.
 VALID_FOR: Final = 12 * 3600
-#: Logins per second, of all clients together. Tokens cannot be guessed; the limit protects the log and the processor.
-LOGINS: Final = 5.0
+#: Failed logins per second, of all clients together. Tokens cannot be guessed: the limit protects the log. It does not
+#: stop those who have a token.
+FAILURES: Final = 5.0
 
 _VALUE: Final = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,12})\.([0-9a-f]{64})")
 
@@ -43,13 +44,16 @@ class Logins:
     def __init__(self, access: Access, key: Callable[[], bytes], *, wall: Callable[[], float] = time.time) -> None:
         """`key`: returns the secret, which all workers share. `wall`: returns the time in seconds since 1970."""
         self._access, self._key, self._wall = access, key, wall
-        self._logins = access.rates.bucket("console: logins", LOGINS)
+        self._failures = access.rates.bucket("console: failed logins", FAILURES)
 
     def login(self, token: str) -> str:
         """Return the value of the cookie for a token. Raises Unauthenticated, and TooManyRequests."""
-        if wait := self._logins.take():
-            raise TooManyRequests("too many logins at once", retry_after=wait)
-        caller = self._access.identify(token)
+        try:
+            caller = self._access.identify(token)
+        except Unauthenticated:
+            if wait := self._failures.take():
+                raise TooManyRequests("too many logins have failed at once", retry_after=wait) from None
+            raise
         end = int(self._wall()) + VALID_FOR
         return f"{caller.name}.{end}.{self._signature(caller.name, end, digest_of(token))}"
 

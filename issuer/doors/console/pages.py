@@ -270,7 +270,5 @@ def _settings(seen: Inspection) -> dict[str, object]:
         "limit": "2^63-1" if seen.limit == HIGHEST else seen.limit,
         "lease": "auto" if seen.lease_mode == "auto" else "process" if seen.lease is None else seen.lease,
     }
-    return {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in (shown | dict(seen.scheme)).items()
-    }
+    shown |= seen.scheme
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in shown.items()}

@@ -80,7 +80,8 @@ class HeaderGuard:
             page and headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
         )
         if foreign or (headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not linked):
-            raise Problem(403, "cross_origin", "cross-origin requests are rejected")
+            problem = "cross-origin requests are rejected; a proxy before this server must pass on the Host header"
+            raise Problem(403, "cross_origin", problem)
 
     def check_draw(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Problem if a GET that draws may come from a page of another site.
