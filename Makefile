@@ -108,7 +108,7 @@ $(V)/.demo: pyproject.toml $(V)/.made
 $(V)/.dev: pyproject.toml $(V)/.made
 	@echo "Installing the development tools"
 	@$(if $(OLDEST),$(PY) tests/house/packaging/lower_bounds.py pyproject.toml >$(V)/oldest.txt)
-	@$(PY) $(PIP) -e ".[server]" --group dev $(if $(OLDEST),-c $(V)/oldest.txt)
+	@$(PY) $(PIP) -e ".[console]" --group dev $(if $(OLDEST),-c $(V)/oldest.txt)
 	@touch $@
 
 # Apart from .venv: what the benchmark compares with, what checks the chart, and what makes the site, is nothing that the tests may come to

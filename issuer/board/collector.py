@@ -226,10 +226,14 @@ def _trouble(error: IssuerError | None, before: str, since: int) -> tuple[str, s
 
 def collect(issuer: Issuer, file: BoardFile, stop: threading.Event) -> None:
     """Keep the file up to date until `stop` is set."""
-    collector = Collector(issuer.engine, file)
+    collector, trouble = Collector(issuer.engine, file), ""
     while not stop.wait(EVERY):
         try:
             finished(collector.look)
             collector.examine()
         except (IssuerError, sqlite3.Error) as error:
-            log.warning("the console shows older values: %s", error)
+            if str(error) != trouble:
+                log.warning("the console shows older values: %s", error)
+            trouble = str(error)
+        else:
+            trouble = ""

@@ -25,6 +25,9 @@ PATIENCE: Final = 0.3
 #: After this many ms, a reader repeats a wish.
 WISH_AGAIN: Final = 5000
 
+#: For how many ms a fact about a single tag is kept: one day.
+TAG_FOR: Final = 86_400_000
+
 _SCHEMA: Final = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = OFF;
@@ -90,8 +93,12 @@ class BoardFile:
             database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def forget(self, walk: int) -> None:
-        """Delete the rows that were not put during this walk or a later one: their tags are gone."""
+        """Delete the rows that were not put during this walk or a later one: their tags are gone.
+
+        Also delete what was noted of a single tag more than a day ago.
+        """
         self._run("DELETE FROM rows WHERE walk < ?", walk)
+        self._run("DELETE FROM facts WHERE name LIKE 'tag %' AND at < ?", now_ms() - TAG_FOR)
 
     def rows(self, tags: Sequence[str]) -> dict[str, TagRow]:
         """Return the rows of these tags, by name of the tag. Unknown tags are missing."""

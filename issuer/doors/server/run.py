@@ -148,6 +148,9 @@ def _console(options: ServerOptions, ends: ExitStack) -> ConsoleOptions:
             each.unlink(missing_ok=True)
 
     ends.callback(remove)
+    from issuer.board.file import BoardFile
+
+    BoardFile(file).close()  # created now, as several processes could not create it at once
     return ConsoleOptions(
         file, secrets.token_bytes(32), changes=options.settings.console_changes, alone=options.console_only
     )
