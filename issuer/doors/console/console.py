@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from issuer.acting import acting
 from issuer.board.file import BoardFile
 from issuer.doors.console import acts, pages, words
 from issuer.doors.console.logins import Login, Logins, set_cookie
@@ -230,7 +231,8 @@ class Console:
         if request.scope["method"] == "POST" and "confirmed" in visit.values:
             request.administers, request.name, request.tag = True, f"console {form.what}", form.tag
             try:
-                await form.carry_out(request)
+                with acting(request.token, request.address):
+                    await form.carry_out(request)
             except IssuerError as error:
                 if form.what not in acts.WITH_FIELDS:
                     raise
