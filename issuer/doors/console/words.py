@@ -60,7 +60,7 @@ def finding(level: str) -> str:
 
 def inline(text: str) -> Markup:
     """Return a text of the documentation as HTML. Words between backquotes become code."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(text)))  # noqa: S704 - escaped
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
