@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from issuer.doors.access import Access, Caller
@@ -61,11 +60,7 @@ class Logins:
         """Return the session that the header Cookie shows. None if nobody is logged in."""
         if self._access.is_open:
             return Login(self._access.identify(None), self._form_key(""))
-        try:
-            found = SimpleCookie((cookies or b"").decode("latin-1")).get(COOKIE)
-        except CookieError:
-            return None
-        parts = _VALUE.fullmatch(found.value) if found is not None else None
+        parts = _VALUE.fullmatch(_cookie(cookies or b""))
         if parts is None or int(parts[2]) <= self._wall():
             return None
         for digest, caller in self._access.named(parts[1]):
@@ -81,6 +76,15 @@ class Logins:
 
     def _mac(self, *parts: bytes) -> str:
         return hmac.new(self._key(), b"\0".join(parts), sha256).hexdigest()
+
+
+def _cookie(cookies: bytes) -> str:
+    """Return the value of the cookie. "" if there is none.
+
+    `http.cookies` is not suitable: it reads no cookie if another program of the host has set one in a form of its own.
+    """
+    pairs = (each.strip().partition("=") for each in cookies.decode("latin-1").split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def set_cookie(value: str, path: str, *, secure: bool, seconds: int = VALID_FOR) -> bytes:
