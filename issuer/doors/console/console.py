@@ -21,7 +21,7 @@ from issuer.doors.console.options import ConsoleOptions
 from issuer.doors.outside import outside
 from issuer.doors.web import calls
 from issuer.doors.web.calls import Request
-from issuer.doors.web.replies import JSON, Headers, Problem, Reply, dumped, status_of
+from issuer.doors.web.replies import JSON, Headers, Problem, Reply, answer, dumped, status_of
 from issuer.doors.web.service import CONSOLE, Service
 from issuer.errors import IssuerError, TooManyRequests, Unauthenticated
 from issuer.threads import in_thread
@@ -48,6 +48,8 @@ _STATIC: Final = {
     "script.js": b"text/javascript; charset=utf-8",
     "icon.svg": b"image/svg+xml",
 }
+#: Scopes that may see the pages.
+_SEE: Final = ("read", "admin")
 #: A path with a query, which cannot lead to another site or add a header.
 _INSIDE: Final = re.compile(r"(?:/[\w.~%-]+)*/?(?:\?[\x21-\x7e]*)?", re.ASCII)
 _FORM: Final = b"application/x-www-form-urlencoded"
@@ -108,7 +110,7 @@ class Console:
 
     async def answer(self, request: Request, path: str) -> Reply:
         """Answer a request. Errors become pages, too."""
-        request.name, name = "console", path.removeprefix(CONSOLE).strip("/")
+        name = path.removeprefix(CONSOLE).strip("/")
         method = request.scope["method"]
         if name in self._static and method in ("GET", "HEAD"):
             return self._static[name]
@@ -117,11 +119,11 @@ class Console:
             values = await self._values(request, name, session, method)
             reply = await self._routed(request, path, name, session, values)
         except (Problem, IssuerError) as error:
-            reply = await self._failed(error, request, session)
+            reply = self.failed(error, request, session)
         except sqlite3.Error as error:
             log.warning("the board cannot be read: %s", error)
             problem = Problem(503, "busy", "the file of the console cannot be read now: try again")
-            reply = await self._failed(problem, request, session)
+            reply = self.failed(problem, request, session)
         if method == "GET":
             request.hold(len(reply.body))
         return reply
@@ -142,7 +144,7 @@ class Console:
             return self._redirect(f"{self._root(request)}/login", (b"set-cookie", cookie))
         if name not in self._routes or (posted and name != "act"):
             raise Problem(404, "not_found", "the console has no such page")
-        caller.need(("read", "admin"))
+        caller.need(_SEE)
         self._file.wish("watched")
         changes = caller.may("admin") and (bool(caller.name) or self._options.changes)
         return await self._routes[name](PageRequest(request, session, values, changes))
@@ -242,14 +244,18 @@ class Console:
             return self._redirect(f"{self._root(request)}/{place}?{urlencode(where)}")
         return await self._shown(visit, "act.html", await form.page())
 
-    async def _failed(self, error: Problem | IssuerError, request: Request, session: Login | None) -> Reply:
+    def failed(self, error: Exception, request: Request, login: Login | None = None) -> Reply:
+        """Return the page for an error."""
+        headers: Headers = ()
         if isinstance(error, Problem):
             status, code, text, headers = error.status, error.code, str(error), error.headers
-        else:
+        elif isinstance(error, IssuerError):
             error = outside(error)
-            status, code, text, headers = status_of(error), error.code, said(error), ()
+            status, code, text = status_of(error), error.code, said(error)
+        else:
+            status, code, text = answer(error, request.name).status, "internal", "the log of the server has the details"
         content = {"status": status, "code": code, "text": text}
-        reply = self._page(request, session, "failed.html", content, status)
+        reply = self._page(request, login, "failed.html", content, status)
         return Reply(reply.body, reply.media, status, [*reply.headers, *headers])
 
     async def _shown(self, visit: PageRequest, template: str, content: Mapping[str, Any], status: int = 200) -> Reply:
@@ -261,7 +267,7 @@ class Console:
     ) -> Reply:
         common = {
             "root": self._root(request),
-            "health": self._pages.health() if session is not None else None,
+            "health": self._pages.health() if session is not None and session.caller.may(_SEE) else None,
             "who": session.caller.name if session is not None else "",
             "form_key": session.form_key if session is not None else "",
             "may_change": False,

@@ -32,6 +32,8 @@ ROWS: Final = 50
 ENTRIES: Final = 200
 #: Seconds that a page waits for Redis and the store. Then it shows what was known last.
 WITHIN: Final = 0.7
+#: A number, as a visitor writes it. Other texts may be numbers of a tag with a format.
+_NUMBER: Final = re.compile("[0-9]{1,19}")
 #: Milliseconds for which workers show the same values of a tag again.
 FRESH: Final = 1000
 #: Milliseconds of the line of events of the overview: one day.
@@ -178,7 +180,7 @@ class Pages:
         """Return who reserved a number or a text, with the reservations before and after it."""
         try:
             async with asyncio.timeout(WITHIN):
-                decoded = await self._ids.decode(tag, int(number) if number.isdecimal() else number)
+                decoded = await self._ids.decode(tag, int(number) if _NUMBER.fullmatch(number) else number)
                 if decoded.counter is None:
                     return {"error": "the numbers of this tag have no counter, so no ledger entry has them"}
                 part = decoded.part or tag

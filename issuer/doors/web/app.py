@@ -40,6 +40,8 @@ from issuer.tally import WITHIN
 if TYPE_CHECKING:
     from issuer.doors.web.compat.family import Call
 
+#: Name of the console's requests in the metrics.
+_CONSOLE: Final = "console"
 #: Maximum number of cached paths of draws. There is a limit because clients can send any path.
 _KEPT: Final = 10_000
 
@@ -87,6 +89,9 @@ class ConsoleRoutes(Protocol):
 
     async def answer(self, request: Request, path: str) -> Reply:
         """Answer a request whose path is below CONSOLE."""
+
+    def failed(self, error: Exception, request: Request) -> Reply:
+        """Return the page for an error."""
 
 
 class _Path(NamedTuple):
@@ -153,6 +158,8 @@ class Application:
         self._plain = {}
 
     def _failed(self, error: Exception, request: Request) -> Reply:
+        if self.console is not None and request.name == _CONSOLE:
+            return self.console.failed(error, request)
         as_string = b"as=string" in request.scope["query_string"]
         reply = answer(error, request.name, as_string=as_string, closed=self.service.ids.closed)
         return unauthenticated(request, self._access, error, reply) if isinstance(error, Unauthenticated) else reply
@@ -235,8 +242,10 @@ class Application:
         compatible = self._compatible(path)
         if compatible is not None:
             request.name = compatible[0]
-        request.headers = headers = calls.headers_of(scope)
         console = self.console if f"{path}/".startswith(f"{CONSOLE}/") else None
+        if console is not None:
+            request.name = _CONSOLE
+        request.headers = headers = calls.headers_of(scope)
         if scope.get("raw_path") not in _PROBES:
             self._guard.check(headers, page=console is not None and scope["method"] == "GET")
         try:
