@@ -104,7 +104,7 @@ class Pages:
     async def tag(self, said: Mapping[str, str]) -> dict[str, Any]:
         """Return the page of a tag."""
         tag = said.get("tag", "")
-        seen, entries, read, error = await self._seen(tag)
+        seen, entries, read, error = await self._seen(tag, fresh=0 if _done(said) else FRESH)
         number = said.get("number", "").strip()
         chronicle = self._chronicle()
         acts = [each for each in chronicle.acts if each.tag == tag]
@@ -149,14 +149,15 @@ class Pages:
             "acts": [asdict(each) for each in acts],
         }
 
-    async def _seen(self, tag: str) -> tuple[Inspection | None, list[LedgerEntry], int, str]:
+    async def _seen(self, tag: str, fresh: int = FRESH) -> tuple[Inspection | None, list[LedgerEntry], int, str]:
         """Return the state and the newest ledger entries of a tag, when they were read, and why they are old.
 
-        If Redis and the store do not answer in time, return what was known last.
+        If Redis and the store do not answer in time, return what was known last. `fresh`: milliseconds for which known
+        values are shown again. After an act they are not.
         """
         error = ""
         kept = self._file.fact(f"tag {tag}")
-        if kept is None or now_ms() - kept.at > FRESH:
+        if kept is None or now_ms() - kept.at >= fresh:
             try:
                 async with asyncio.timeout(WITHIN):
                     found = await asyncio.gather(
