@@ -1,8 +1,10 @@
 // Loads the page again every 5 seconds, and replaces the parts that are marked with data-live, except a part in which
-// something has the focus or is selected. It stops while the page is hidden, and waits longer after each error.
+// something has the focus or is selected. It stops while the page is hidden. After each error it waits longer, and the
+// page says that it is old.
 "use strict";
 const EVERY = 5000, LONGEST = 60000;
-let pause = EVERY;
+const old = document.getElementById("old");
+let pause = EVERY, loaded = new Date();
 
 async function refresh() {
   if (!document.hidden) {
@@ -21,10 +23,11 @@ async function refresh() {
         }
       }
       pause = EVERY;
-      document.body.classList.remove("old");
+      loaded = new Date();
+      old.textContent = "";
     } catch {
       pause = Math.min(LONGEST, pause * 2);
-      document.body.classList.add("old");
+      old.textContent = `This page cannot be loaded again. Its values are those of ${loaded.toLocaleTimeString()}.`;
     }
   }
   setTimeout(refresh, pause);
