@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tests.house.site.browser import Browser
 from tests.servers.absent import absent, needed
@@ -27,9 +26,9 @@ window.__moved = []
 window.__blocked = []
 new PerformanceObserver(list => {
     for (const each of list.getEntries()) if (!each.hadRecentInput) window.__moved.push(
-        `${each.value}: ${each.sources.map(it => it.node?.outerHTML?.slice(0, 80) || it.node?.textContent).join(' | ')}`)
+        `${each.value}: ${each.sources.map(it => it.node?.outerHTML?.slice(0, 80) || it.node?.data).join(' | ')}`)
 }).observe({type: 'layout-shift', buffered: true})
-addEventListener('securitypolicyviolation', each => window.__blocked.push(`${each.violatedDirective} ${each.blockedURI}`))
+addEventListener('securitypolicyviolation', it => window.__blocked.push(`${it.violatedDirective} ${it.blockedURI}`))
 """
 
 #: Elements that are wider than the window, unless they are in a box that scrolls by itself.
@@ -87,6 +86,11 @@ class ConsoleBrowser(Browser):
         self.send("Emulation.setScriptExecutionDisabled", value=not value)
         self._scripts = value
 
+    def open(self, url: str) -> None:
+        """Load a page, after the page before has ended its requests."""
+        super().open("about:blank")
+        super().open(url)
+
     # ------------------------------------------------------------------ what a person does
 
     def text(self) -> str:
@@ -112,11 +116,11 @@ class ConsoleBrowser(Browser):
             self.send("Input.dispatchKeyEvent", type="keyUp", **given)
 
     def place(self, selector: str) -> tuple[float, float]:
-        """Return the middle of an element, after it was scrolled into the window."""
+        """Return the middle of the first line of an element, after it was scrolled into the window."""
         found = self.run(f"""(() => {{
             const it = document.querySelector({json.dumps(selector)})
             it.scrollIntoView({{block: 'center'}})
-            const box = it.getBoundingClientRect()
+            const box = it.getClientRects()[0]  // a link may take several lines
             return [box.x + box.width / 2, box.y + box.height / 2]
         }})()""")
         return float(found[0]), float(found[1])
@@ -208,5 +212,6 @@ class ConsoleBrowser(Browser):
     def _named(self, elements: str) -> list[str]:
         """Return elements as text: their tag, name and place among all elements."""
         names = f"""(() => {{ const all = [...document.querySelectorAll('*')]
-            return {elements}.map(it => `${{it.localName}} ${{it.name || it.textContent.trim()}} ${{all.indexOf(it)}}`) }})()"""
+            return {elements}.map(
+                it => `${{it.localName}} ${{it.name || it.textContent.trim()}} ${{all.indexOf(it)}}`) }})()"""
         return [str(each) for each in self.run(names)]

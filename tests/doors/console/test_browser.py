@@ -11,6 +11,7 @@ import pytest
 from tests.doors.console.browsing import WIDTHS, ConsoleBrowser
 from tests.doors.console.conftest import TOKENS
 from tests.doors.console.sites import Site, console, program
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -85,8 +86,6 @@ def test_a_page_fits_each_window_and_is_for_everybody(page: str, browser: Consol
 
 def until_examined(site: Site) -> None:
     """Wait until the findings of the doctor are there."""
-    from tests.waiting import until
-
     until(lambda: "Examined" in site.client.get("/console/servers").text, message="the findings")
 
 
@@ -152,7 +151,7 @@ class TestActs:
         way.open(f"{filled.console}/act?what=configure&tag=orders")
         way.fill("#refill_at", "much")
         way.follow("form.settings button")
-        assert "refill_at" in way.run("document.querySelector('[role=alert]').innerText")
+        assert "refill" in way.run("document.querySelector('[role=alert]').innerText")
         assert way.run("document.querySelector('#refill_at').value") == "much"
         assert way.violations() == []
         way.fill("#refill_at", "")
