@@ -100,6 +100,7 @@ class Collector:
         store = redis = None
         try:
             self._store_id = await self._engine.run(public(identity(), None), Deadline(WITHIN), None)
+            await anext(care.tag_pages(WITHIN, count=1), None)  # a store may know its id without asking its server
         except IssuerError as error:
             store = error
         redis = await care.redis_ready(WITHIN)
