@@ -242,6 +242,8 @@ class Console:
             where = {"done": form.what} if form.what == "delete" else {"tag": form.tag, "done": form.what}
             place = "" if form.what == "delete" else "tag"
             return self._redirect(f"{self._root(request)}/{place}?{urlencode(where)}")
+        if form.what != "create" and self._pages.health().health.store:  # the page would wait for the store in vain
+            raise Problem(503, "store_unavailable", "the store does not answer, so no tag can be changed now")
         return await self._shown(visit, "act.html", await form.page())
 
     def failed(self, error: Exception, request: Request, login: Login | None = None) -> Reply:

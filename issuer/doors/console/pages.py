@@ -104,8 +104,10 @@ class Pages:
     async def tag(self, said: Mapping[str, str]) -> dict[str, Any]:
         """Return the page of a tag."""
         tag = said.get("tag", "")
-        seen, entries, read, error = await self._seen(tag, fresh=0 if _done(said) else FRESH)
         number = said.get("number", "").strip()
+        (seen, entries, read, error), found = await asyncio.gather(
+            self._seen(tag, fresh=0 if _done(said) else FRESH), self._who(tag, number)
+        )
         chronicle = self._chronicle()
         acts = [each for each in chronicle.acts if each.tag == tag]
         begin = now_ms() - SPANS[_span(said)]
@@ -130,7 +132,7 @@ class Pages:
             "acts": acts[:20],
             "happenings": [each for each in chronicle.happenings if tag in each.tags][:20],
             "number": number,
-            "found": await self._who(tag, number) if number else None,
+            "found": found,
             "done": _done(said),
         }
 
@@ -177,8 +179,10 @@ class Pages:
         entries = convert(kept.content["entries"], list[LedgerEntry])
         return convert(kept.content["state"], Inspection), entries, kept.at, error
 
-    async def _who(self, tag: str, number: str) -> dict[str, Any]:
-        """Return who reserved a number or a text, with the reservations before and after it."""
+    async def _who(self, tag: str, number: str) -> dict[str, Any] | None:
+        """Return who reserved a number or a text, with the reservations before and after it. None without a number."""
+        if not number:
+            return None
         try:
             async with asyncio.timeout(WITHIN):
                 decoded = await self._ids.decode(tag, int(number) if _NUMBER.fullmatch(number) else number)
