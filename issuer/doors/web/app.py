@@ -40,7 +40,7 @@ from issuer.tally import WITHIN
 if TYPE_CHECKING:
     from issuer.doors.web.compat.family import Call
 
-#: Name of the console's requests in the metrics.
+#: Name of the console's requests in the metrics. Acts have a longer name.
 _CONSOLE: Final = "console"
 #: Maximum number of cached paths of draws. There is a limit because clients can send any path.
 _KEPT: Final = 10_000
@@ -158,7 +158,7 @@ class Application:
         self._plain = {}
 
     def _failed(self, error: Exception, request: Request) -> Reply:
-        if self.console is not None and request.name == _CONSOLE:
+        if self.console is not None and request.name.startswith(_CONSOLE):
             return self.console.failed(error, request)
         as_string = b"as=string" in request.scope["query_string"]
         reply = answer(error, request.name, as_string=as_string, closed=self.service.ids.closed)

@@ -16,6 +16,7 @@ from issuer.board.file import SORTS, BoardFile
 from issuer.board.rows import STATES, TagRow
 from issuer.care.chronicle import Act
 from issuer.threads import finished
+from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import FOREIGN, LedgerEntry
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import now_ms
@@ -144,6 +145,22 @@ class TestStates:
         after = board.file.rows(["orders"])["orders"]
         assert (after.cur, after.end, after.hashed) == (before.cur, before.end, before.hashed) == (1, 10, before.hashed)
         assert after.read >= before.read
+
+    def test_a_store_that_knows_its_id_but_does_not_answer_is_away(
+        self, board: Board, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(*_: object, **__: object) -> None:
+            raise StoreError("no answer")
+
+        board.ids.create("orders")
+        board.look()
+        assert not board.collector._health.store
+        monkeypatch.setattr(board.store, "tags", away)
+        board.look()
+        assert board.collector._health.store_code == "store_unavailable"
+        fact = board.file.fact("health")
+        assert fact is not None
+        assert fact.content["store_code"] == "store_unavailable"
 
 
 class TestPages:

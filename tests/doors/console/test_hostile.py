@@ -13,6 +13,7 @@ import pytest
 import redis as redis_py
 
 from issuer.care.chronicle import Act, Happening, Process
+from issuer.doors.console.words import inline
 from issuer.gateway.keys import chronicle_key
 from issuer_persistence.records import now_ms
 from tests.doors.console.browsing import WIDTHS, ConsoleBrowser
@@ -199,3 +200,10 @@ def test_the_file_of_the_board_is_for_its_user_alone(hostile: Site) -> None:
     folder = Path(hostile.store.removeprefix("sqlite:///")).parent
     (board,) = folder.glob("issuer-metrics-*/console-*.sqlite")
     assert board.stat().st_mode & 0o077 == 0
+
+
+def test_a_backquote_makes_no_part_of_a_page() -> None:
+    for text in (*TEXTS, f"`{ALL}`", f"`{IMAGE}", f"a `{SCRIPT}` b `c`"):
+        assert not Elements(str(inline(text))).wrong
+        assert not Elements(str(inline(text))).scripts
+    assert inline("a `b` <c>") == "a <code>b</code> &lt;c&gt;"
