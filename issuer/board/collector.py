@@ -48,6 +48,8 @@ UNWATCHED: Final = 30.0
 SHARE: Final = 0.1
 #: Most tags in use that are read again at each look.
 ACTIVE: Final = 200
+#: Most hashes that a client of a server reads with one request: their names fit into a request.
+RELAYED: Final = 50
 #: Longest duration of a request to Redis or the store, in seconds.
 WITHIN: Final = 1.0
 #: Length of the secret for logins, in hexadecimal digits.
@@ -59,9 +61,21 @@ DOCTOR_FOR: Final = 60.0
 class Collector:
     """Keeps the file of a board up to date. One process of a server runs it."""
 
-    def __init__(self, engine: EngineCalls[Any], file: BoardFile) -> None:
-        self._engine, self._file = engine, file
+    def __init__(
+        self, engine: EngineCalls[Any], file: BoardFile, *, logins: bool = True, within: float = WITHIN
+    ) -> None:
+        """Create the object.
+
+        Args:
+            engine: Engine of the issuer whose tags are read.
+            file: File of the board.
+            logins: Whether the board is that of a server to which operators log in.
+            within: Longest duration of a request to Redis or the store, in seconds.
+        """
+        self._engine, self._file, self._within = engine, file, within
         self._health = Health(has_redis=engine.config.redis is not None)
+        #: Why the store did not answer at the last look. None if it did.
+        self.store_error: IssuerError | None = None
         self._store_id = ""
         self._after: str | None = None
         self._walk = 1
@@ -69,7 +83,7 @@ class Collector:
         self._many = False
         self._due = 0.0
         #: Whether the secret for logins is that of all servers. Without a Redis of its own, a server has its own one.
-        self._agreed = engine.config.redis is None or engine.config.relay is not None
+        self._agreed = not logins or engine.config.redis is None or engine.config.relay is not None
         self._examining = threading.Lock()
 
     async def look(self) -> None:
@@ -83,9 +97,10 @@ class Collector:
         if not (self._agreed or self._health.redis):
             await self._agree()
         if not self._health.store:
-            if self._many:
+            due = monotonic() >= self._due
+            if self._many or not due:
                 await self._look_at_active()
-            if monotonic() >= self._due:
+            if due:
                 await self._look_at_page()
                 took = monotonic() - began
                 self._due = began + (max(EVERY, took / SHARE) if watched and self._health.complete else 0.0)
@@ -97,13 +112,13 @@ class Collector:
 
     async def _look_at_servers(self) -> None:
         health, care = self._health, self._engine.care
-        store = redis = None
+        self.store_error = store = None
         try:
-            self._store_id = await self._engine.run(public(identity(), None), Deadline(WITHIN), None)
-            await anext(care.tag_pages(WITHIN, count=1), None)  # a store may know its id without asking its server
+            self._store_id = await self._engine.run(public(identity(), None), Deadline(self._within), None)
+            await anext(care.tag_pages(self._within, count=1), None)  # a store may know its id without asking its server
         except IssuerError as error:
-            store = error
-        redis = await care.redis_ready(WITHIN)
+            self.store_error = store = error
+        redis = await (care.redis_ready(self._within) if self._engine.config.relay is None else self._relayed(store))
         health.store, health.store_code, health.store_since = _trouble(store, health.store, health.store_since)
         health.redis, health.redis_code, health.redis_since = _trouble(redis, health.redis, health.redis_since)
 
@@ -114,8 +129,8 @@ class Collector:
         """
         key = login_key(self._engine.config.settings.prefix)
         try:
-            await self._engine.run(send(set_once(key, token_hex(SECRET // 2))), Deadline(WITHIN), None)
-            secret = await self._engine.run(send(value_of(key)), Deadline(WITHIN), None)
+            await self._engine.run(send(set_once(key, token_hex(SECRET // 2))), Deadline(self._within), None)
+            secret = await self._engine.run(send(value_of(key)), Deadline(self._within), None)
         except IssuerError as error:  # the server's own secret is used
             log.debug("the servers could not agree on a secret for logins: %s", error)
             return
@@ -123,14 +138,26 @@ class Collector:
             self._file.note("secret", secret)
             self._agreed = True
 
+    async def _relayed(self, error: IssuerError | None) -> IssuerError | None:
+        """Return why a server does not read its Redis for this client. `error`: why it does not read its store."""
+        rows, _ = self._file.page("name", "", "", 0, 1)
+        key = self._engine.config.hash_key(rows[0].tag) if rows else None
+        if key is None:  # nothing can be read yet
+            return error
+        try:
+            await self._engine.run(send(read_hash(key)), Deadline(self._within), None)
+        except IssuerError as failed:
+            return failed
+        return None
+
     async def _look_at_active(self) -> None:
         tags = self._file.active(ACTIVE)
-        batch = await self._engine.care.ended({tag: ask(ReadTag(tag)) for tag in tags}, WITHIN, probe=False)
+        batch = await self._engine.care.ended({tag: ask(ReadTag(tag)) for tag in tags}, self._within, probe=False)
         await self._read([each for each in batch.results.values() if each is not None and not each.deleted])
 
     async def _look_at_page(self) -> None:
         try:
-            page: list[Tag | Corrupt] = await anext(self._engine.care.tag_pages(WITHIN, after=self._after), [])
+            page: list[Tag | Corrupt] = await anext(self._engine.care.tag_pages(self._within, after=self._after), [])
         except IssuerError as error:
             log.debug("the board could not read a page of tags: %s", error)
             return
@@ -149,7 +176,7 @@ class Collector:
         hashes = await self._hashes([each.tag for each in counted])
         moved = [each.tag for each in counted if each.tag not in before or before[each.tag].version != each.version]
         steps = {tag: ask(ReadLedger(tag, TAIL)) for tag in moved}
-        ledgers = await self._engine.care.ended(steps, WITHIN, probe=False)
+        ledgers = await self._engine.care.ended(steps, self._within, probe=False)
         sound = await self._again(sound, hashes)
         now = now_ms()
         rows = [damaged(each, now) for each in records if isinstance(each, Corrupt)]
@@ -166,28 +193,30 @@ class Collector:
     async def _again(self, records: Sequence[Tag], hashes: Mapping[str, Hash]) -> list[Tag]:
         """Return the records, and read those anew whose hash is ahead of them: a segment may have been loaded since."""
         ahead = [each.tag for each in records if each.tag in hashes and hashes[each.tag].top > each.max]
-        batch = await self._engine.care.ended({tag: ask(ReadTag(tag)) for tag in ahead}, WITHIN, probe=False)
+        batch = await self._engine.care.ended({tag: ask(ReadTag(tag)) for tag in ahead}, self._within, probe=False)
         return [batch.results.get(each.tag) or each for each in records]
 
     async def _hashes(self, tags: Sequence[str]) -> dict[str, Hash]:
         """Return the Redis hashes of these tags. If Redis does not answer, return {}."""
-        key = self._engine.config.hash_key
-        keys = [name for name in map(key, tags) if name is not None]
-        if not keys or self._health.redis:
+        config, found = self._engine.config, list[Any]()
+        keys = [name for name in map(config.hash_key, tags) if name is not None]
+        if self._health.redis:
             return {}
+        size = PAGE if config.relay is None else RELAYED
         try:
-            found = await self._engine.run(pipeline([read_hash(each) for each in keys]), Deadline(WITHIN), None)
+            for first in range(0, len(keys), size):
+                reads = pipeline([read_hash(each) for each in keys[first : first + size]])
+                found += await self._engine.run(reads, Deadline(self._within), None)
         except IssuerError as error:
             log.debug("the board could not read the hashes of the tags: %s", error)
-            return {}
-        return {tag: each for tag, each in zip(tags, found, strict=True) if isinstance(each, Hash)}
+        return {tag: each for tag, each in zip(tags, found, strict=False) if isinstance(each, Hash)}
 
     async def _look_at_processes(self) -> None:
         """Note what the processes have reported."""
         if self._health.redis:
             return
         try:
-            told = await self._engine.chronicle.read(WITHIN)
+            told = await self._engine.chronicle.read(self._within)
         except IssuerError as error:
             log.debug("the board could not read the chronicle: %s", error)
             return

@@ -12,9 +12,8 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from issuer.board.rows import NEVER, TagRow
 from issuer_persistence.records import now_ms
@@ -64,9 +63,13 @@ class Fact(NamedTuple):
 class BoardFile:
     """The file of a board. Calls are thread-safe, and raise `sqlite3.Error` if the file cannot be read or written."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file, or create it. A child process must open it anew after a fork."""
-        os.close(os.open(path, os.O_CREAT, 0o600))  # only this user may read it: it also has a secret
+    def __init__(self, path: Path | Literal[""]) -> None:
+        """Open the file, or create it. A child process must open it anew after a fork.
+
+        `path`: "" means a file of this object alone, which is deleted at the end of the process at the latest.
+        """
+        if path:
+            os.close(os.open(path, os.O_CREAT, 0o600))  # only this user may read it: it also has a secret
         self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._database.executescript(_SCHEMA)
         self._lock = threading.Lock()
@@ -84,7 +87,7 @@ class BoardFile:
         values = [
             (
                 row.tag, row.state, row.rank, row.urgency, row.rate or 0.0, row.last or 0, walk,
-                f"{row.tag}\n{row.description}".casefold(), json.dumps(asdict(row), separators=(",", ":")),
+                f"{row.tag}\n{row.description}".casefold(), json.dumps(row.content(), separators=(",", ":")),
             )
             for row in rows
         ]  # fmt: skip

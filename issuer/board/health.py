@@ -12,6 +12,9 @@ from issuer.times import lasting
 #: "down": some callers get no numbers now. "risk": an operator should act soon. "ok": neither.
 Level = Literal["down", "risk", "ok"]
 
+#: Codes of errors of a token. The server that raised them may be sound.
+REFUSED: Final = frozenset({"forbidden", "unauthenticated"})
+
 #: What the reader must be told if the collector has not written for this many ms.
 STALE: Final = 15_000
 
@@ -58,6 +61,9 @@ class Health:
     @property
     def verdict(self) -> tuple[Level, str]:
         """Return whether numbers are being issued now, and the reason as a sentence."""
+        for code, text in ((self.store_code, self.store), (self.redis_code, self.redis)):
+            if code in REFUSED:
+                return "risk", f"Whether numbers are being issued is unknown: {text}."
         urgent = [f"{count:,} {state}" for state, count in self.states.items() if rank_of(state) == 0]
         if self.store and (self.redis or not self.has_redis):
             both = "Redis and the store do" if self.has_redis else "The store does"
@@ -70,6 +76,5 @@ class Health:
         if self.store:
             left = "" if self.shortest is None else f" The first tag in use runs out in {lasting(self.shortest, 1)}."
             return "risk", f"The store does not answer. Numbers are issued from Redis until they run out.{left}"
-        if urgent:
-            return "risk", f"Numbers are being issued, but some tags need an operator: {', '.join(urgent)}."
-        return "ok", "Numbers are being issued."
+        needs = f", but some tags need an operator: {', '.join(urgent)}" if urgent else ""
+        return "risk" if urgent else "ok", f"Numbers are being issued{needs}."
