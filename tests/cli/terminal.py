@@ -23,7 +23,7 @@ class Terminal:
         self, *arguments: str, columns: int = 80, env: Mapping[str, str] | None = None, out: Path | None = None
     ) -> None:
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.resizes(columns, 24)
         os.set_blocking(self._master, False)
         self._seen = b""
         environment = {**os.environ, "TERM": "xterm", **(env or {})}
@@ -55,6 +55,15 @@ class Terminal:
 
     def types(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def resizes(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it shows what is typed, and passes it on by lines, as a shell needs it."""
+        mask = termios.ECHO | termios.ICANON
+        return int(termios.tcgetattr(self._master)[3]) & mask == mask
 
     def ends(self, timeout: float = 60.0) -> int:
         """Wait until the program has ended, reading on, and return its exit code."""

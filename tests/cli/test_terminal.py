@@ -191,8 +191,8 @@ def test_before_a_tag_is_deleted_its_parts_are_counted(direct: Cli, store: str) 
 def test_the_help_fits_a_screen_and_names_every_command(cli: Cli) -> None:
     assert cli("--version").out.split() == ["issuer", issuer.__version__]
     text = cli("--help", env={"COLUMNS": "80"}).out
-    assert len(text.splitlines()) <= 40
-    assert len(COMMANDS) <= 24
+    assert len(text.splitlines()) <= 41
+    assert len(COMMANDS) <= 26
     assert len([each for each in COMMANDS["create"].params if isinstance(each, click.Option)]) <= 26
     page = (Path(__file__).resolve().parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
     codes = {code for name, code in vars(exits).items() if name.isupper() and isinstance(code, int)}

@@ -141,7 +141,7 @@ SHELL = {
 STANDS_FOR = {"paths": "from_journal", "value": "shown"}
 #: Commands without a method: they run servers, tools and demonstrations, or look things up.
 TOOLS = {
-    "adopt", "keeper", "serve", "token", "chaos", "config", "console", "demo", "export", "import",
+    "adopt", "keeper", "serve", "token", "chaos", "config", "console", "demo", "export", "import", "top",
 }  # fmt: skip
 #: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
 HTTP = {"cursor", "number", "tags"}
