@@ -115,7 +115,7 @@ class Collector:
         self.store_error = store = None
         try:
             self._store_id = await self._engine.run(public(identity(), None), Deadline(self._within), None)
-            await anext(care.tag_pages(self._within, count=1), None)  # a store may know its id without asking its server
+            await anext(care.tag_pages(self._within, count=1), None)  # the id may be known without the server
         except IssuerError as error:
             self.store_error = store = error
         redis = await (care.redis_ready(self._within) if self._engine.config.relay is None else self._relayed(store))
