@@ -96,7 +96,7 @@ def test_once_prints_whether_numbers_are_issued_and_the_tags(filled: Cli, redis_
     ended = filled("top", "--once")
     assert (ended.code, ended.err) == (0, "")
     assert {*redis_client.keys()} == keys
-    verdict, counts, heading, *rows, event = ended.out.splitlines()
+    verdict, counts, heading, *rows, _, event = ended.out.splitlines()
     assert verdict.startswith("RISK: Numbers are being issued, but some tags need an operator: 1 halted. Read ")
     assert counts == "3 tags · 1 halted · 2 ok"
     assert " ".join(heading.split()) == "TAG STATE LEFT RATE RUNS OUT IN THEN ORDER STEP RESERVED"

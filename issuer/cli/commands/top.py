@@ -51,6 +51,8 @@ COLUMNS: Final = (
     Column("TAG"), Column("STATE"), Column(""), Column("LEFT", "right"), Column(""), Column("RATE", "right"),
     Column("RUNS OUT IN", "right"), Column("THEN"), Column("ORDER"), Column("STEP", "right"), Column("RESERVED"),
 )  # fmt: skip
+#: Maximum width of the first column on a terminal, in cells.
+TAG_MOST: Final = 60
 #: Cells of the bar and of the sparkline, and the characters of both.
 BAR, SPARK = 6, 8
 EIGHTHS, HEIGHTS = " ▏▎▍▌▋▊▉", "▁▂▃▄▅▆▇█"
@@ -187,7 +189,7 @@ class Board:
         texts = [f"{ago(each['time'], now)}  {each['kind']} {' '.join(each['tags'])}: {each['text']}" for each in told]
         if self._is_client:
             texts = ["Events and waiting callers are not known here. See the console of the server."]
-        return [(plain(text), {"dim": True}) for text in texts[:most]]
+        return [(plain(text), {"dim": True}) for text in ["", *texts[:most]]] if texts else []
 
     def press(self, key: str) -> None:
         """Do what the key is for. Other keys do nothing."""
@@ -224,7 +226,7 @@ def _table(rows: Sequence[TagRow], room: int | None, now: int) -> list[Line]:
     count, least = len(COLUMNS), min(widths[0], NARROWEST)
     while room is not None and least + sum(each + GAP for each in widths[1:count]) > room and count > 1:
         count -= 1
-    most = widths[0] if room is None else max(least, room - sum(each + GAP for each in widths[1:count]))
+    most = widths[0] if room is None else max(least, min(TAG_MOST, room - sum(each + GAP for each in widths[1:count])))
     lines = terminal.table(COLUMNS[:count], [[shortened(tag, most), *rest[: count - 1]] for tag, *rest in cells], None)
     styles: list[dict[str, Any]] = [{"bold": True}, *({"fg": ROW_HUES[row.rank]} for row in rows)]
     return list(zip(click.unstyle(lines).split("\n"), styles, strict=True))
