@@ -32,8 +32,9 @@ _TYPED: Final = ("recover", "delete")
 #: The acts with settings.
 WITH_FIELDS: Final = ("create", "configure")
 
-#: Seconds that a call of an act may wait.
-_WITHIN: Final = 5.0
+#: Seconds that a page waits for the state of the tag, and for the dry run of a recovery.
+_STATE_WITHIN: Final = 0.7
+_DRY_RUN_WITHIN: Final = 5.0
 
 
 def _or_word(text: str) -> int | str:
@@ -99,7 +100,7 @@ class Form:
         `error`: why the act was rejected. The form is then shown again.
         """
         ids, sent = self._service.ids, "sent" in self._values
-        seen = None if self.what == "create" else await ids.inspect(self.tag, timeout=_WITHIN)
+        seen = None if self.what == "create" else await ids.inspect(self.tag, timeout=_STATE_WITHIN)
         changes: list[tuple[str, object, object]] = []
         recoveries: list[Recovery] = []
         if self.what in WITH_FIELDS and sent and error is None:
@@ -112,7 +113,7 @@ class Form:
         elif self.what == "delete" and seen is not None:
             changes = [("tag", f"max {seen.store.max:,}", "deleted; a new tag of this name goes on above its numbers")]
         elif self.what == "recover":
-            recoveries = await ids.recover(self.tag, at_least=self._at_least(), dry_run=True, timeout=_WITHIN)
+            recoveries = await ids.recover(self.tag, at_least=self._at_least(), dry_run=True, timeout=_DRY_RUN_WITHIN)
         return {
             "what": self.what,
             "title": ACTS[self.what],

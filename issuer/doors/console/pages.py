@@ -161,11 +161,10 @@ class Pages:
         kept = self._file.fact(f"tag {tag}")
         if kept is None or now_ms() - kept.at >= fresh:
             try:
-                async with asyncio.timeout(WITHIN):
-                    found = await asyncio.gather(
-                        self._ids.inspect(tag, timeout=WITHIN), self._ids.segments(tag, ENTRIES, timeout=WITHIN)
-                    )
-            except (TimeoutError, StoreUnavailable, RedisUnavailable):
+                found = await asyncio.gather(
+                    self._ids.inspect(tag, timeout=WITHIN), self._ids.segments(tag, ENTRIES, timeout=WITHIN)
+                )
+            except (StoreUnavailable, RedisUnavailable):
                 error = "Redis or the store did not answer in time"
             else:
                 seen, page = found
@@ -184,13 +183,12 @@ class Pages:
         if not number:
             return None
         try:
-            async with asyncio.timeout(WITHIN):
-                decoded = await self._ids.decode(tag, int(number) if _NUMBER.fullmatch(number) else number)
-                if decoded.counter is None:
-                    return {"error": "the numbers of this tag have no counter, so no ledger entry has them"}
-                part = decoded.part or tag
-                found: Provenance = await self._ids.who(part, decoded.counter, timeout=WITHIN)
-        except (TimeoutError, StoreUnavailable, RedisUnavailable):
+            decoded = await self._ids.decode(tag, int(number) if _NUMBER.fullmatch(number) else number, timeout=WITHIN)
+            if decoded.counter is None:
+                return {"error": "the numbers of this tag have no counter, so no ledger entry has them"}
+            part = decoded.part or tag
+            found: Provenance = await self._ids.who(part, decoded.counter, timeout=WITHIN)
+        except (StoreUnavailable, RedisUnavailable):
             return {"error": "Redis or the store did not answer in time"}
         except IssuerError as error:
             return {"error": said_by(error)}

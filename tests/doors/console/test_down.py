@@ -105,7 +105,7 @@ def test_while_redis_is_killed(site: Site, server: RedisServer, browser: Console
 def test_while_redis_stands_still(site: Site, server: RedisServer) -> None:
     server.pause()
     told(site, "redis_unavailable")
-    answered(site)
+    answered(site, tag="Redis")
     server.resume()
     until(lambda: "redis_unavailable" not in site.client.get("/console/").text, message="it is back")
 
