@@ -33,7 +33,7 @@ _TYPED: Final = ("recover", "delete")
 WITH_FIELDS: Final = ("create", "configure")
 
 #: Seconds that a page waits for the state of the tag, and for the dry run of a recovery.
-_STATE_WITHIN: Final = 0.7
+_STATE_WITHIN: Final = 0.5
 _DRY_RUN_WITHIN: Final = 5.0
 
 

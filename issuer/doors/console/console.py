@@ -285,5 +285,6 @@ class Console:
 
 
 def _is_secure(request: Request) -> bool:
-    """Whether the browser uses https, as this server or a proxy before it shows."""
-    return b"https" in (request.scope["scheme"].encode(), request.headers.get(b"x-forwarded-proto", b"").lower())
+    """Whether the browser uses https, as this server or the first proxy before it shows."""
+    forwarded = request.headers.get(b"x-forwarded-proto", b"").lower()
+    return request.scope["scheme"] == "https" or forwarded.startswith(b"https")

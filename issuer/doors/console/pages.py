@@ -30,10 +30,13 @@ from issuer_persistence.records import HIGHEST, PACING, now_ms
 #: Rows of a page of the overview, and ledger entries that a tag's page reads.
 ROWS: Final = 50
 ENTRIES: Final = 200
-#: Seconds that a page waits for Redis and the store. Then it shows what was known last.
-WITHIN: Final = 0.7
+#: Seconds that a page waits for Redis and the store. Then it shows what was known last. A call of the store may take a
+#: quarter of a second longer.
+WITHIN: Final = 0.5
 #: A number, as a visitor writes it. Other texts may be numbers of a tag with a format.
 _NUMBER: Final = re.compile("[0-9]{1,19}")
+#: The overview says when its values were read if this is more than so many ms ago.
+OLD: Final = 30_000
 #: Milliseconds for which workers show the same values of a tag again.
 FRESH: Final = 1000
 #: Milliseconds of the line of events of the overview: one day.
@@ -80,6 +83,8 @@ class Pages:
         sort, sought, chosen = said.get("sort", "runway"), said.get("q", "").strip(), said.get("state", "")
         if sort not in SORTS:
             raise InvalidArgument(f"must be one of {', '.join(SORTS)}", value=sort, argument="sort")
+        if chosen and chosen not in STATES:
+            raise InvalidArgument(f"must be one of {', '.join(STATES)}", value=chosen, argument="state")
         at = _page(said)
         rows, total = self._file.page(sort, sought, chosen, (at - 1) * ROWS, ROWS)
         since = now_ms() - DAY
@@ -87,6 +92,8 @@ class Pages:
         return {
             "rows": [(row, charts.spark(outlook.rates(row.tail, charts.SPARK_PARTS))) for row in rows],
             "total": total,
+            "read": max((row.read for row in rows), default=0),
+            "old": rows and now_ms() - max(row.read for row in rows) > OLD,
             "sort": sort,
             "q": sought,
             "chosen": chosen,

@@ -104,6 +104,11 @@ class ServerOptions:
                     "--tokens; or listen on 127.0.0.1; or set --open if every program that can reach this address may "
                     "draw"
                 )
+            if settings.console and each.name == "http" and not (settings.tokens or each.is_loopback):
+                raise ConfigurationError(
+                    f"console: {each.address[0]} ({each.source}) can be reached from other machines, and without "
+                    "tokens anybody there could read it: name a file of tokens with --tokens, or listen on 127.0.0.1"
+                )
         if bool(settings.tls_cert) is not bool(settings.tls_key):
             raise ConfigurationError("tls_cert and tls_key belong together: configure both, or none for no TLS")
         made = cls(settings, dict(given), endpoints, verbose)

@@ -179,7 +179,9 @@ class TestLogin:
         assert flags == ["Path=/console", f"Max-Age={VALID_FOR}", "HttpOnly", "SameSite=Lax"]
         assert guarded.tokens.of["boss"] not in cookie
 
-    @pytest.mark.parametrize(("scheme", "secure"), [("https", True), ("HTTPS", True), ("http", False), ("x", False)])
+    @pytest.mark.parametrize(
+        ("scheme", "secure"), [("https", True), ("HTTPS", True), ("https, http", True), ("http", False), ("x", False)]
+    )
     def test_behind_a_proxy_with_https_the_cookie_goes_over_https_only(
         self, guarded: Site, scheme: str, secure: bool
     ) -> None:

@@ -169,6 +169,13 @@ def test_others_are_served_with_tokens_or_if_it_is_said_so(name: str, host: str)
     assert options(**given, tokens="tokens.toml").endpoints[-1].name == name
 
 
+def test_a_console_that_other_machines_can_read_needs_tokens() -> None:
+    refused(ConfigurationError, "anybody there could read it", options, http="0.0.0.0:0", console=True, open=True)
+    options(http="0.0.0.0:0", console=True, tokens="tokens.toml")
+    options(http="127.0.0.1:0", console=True, open=True)
+    options(http="127.0.0.1:0", resp="0.0.0.0:0", console=True, open=True)
+
+
 def test_what_contradicts_itself_is_refused() -> None:
     refused(ConfigurationError, "contradict each other", options, open=True, tokens="tokens.toml")
     refused(ConfigurationError, "http and resp are both off", options, http="none")
