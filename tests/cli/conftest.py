@@ -23,7 +23,7 @@ from tests import programs
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
 
-FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")
+FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "LINES", "NO_COLOR")
 PROGRAM = ("-m", "issuer")
 
 

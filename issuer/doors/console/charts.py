@@ -1,10 +1,14 @@
-"""Pictures of the console, as SVG. Sizes are attributes, because the pages forbid styles in elements."""
+"""Pictures of the console, as SVG, and of `issuer top`, as text.
+
+The sizes of SVG are attributes, because the pages forbid styles in elements.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from issuer.board import outlook
 from issuer.board.rows import TagRow
 
 #: Width and height of a sparkline, and of the chart of a tag.
@@ -13,6 +17,9 @@ CHART: Final = (720, 160)
 #: Most periods of each.
 SPARK_PARTS: Final = 16
 CHART_PARTS: Final = 120
+#: Cells of the bar and of the sparkline in a terminal, and the characters of both.
+BAR_CELLS, SPARK_CELLS = 6, 8
+EIGHTHS, HEIGHTS = " ▏▎▍▌▋▊▉", "▁▂▃▄▅▆▇█"
 
 
 class Bar(NamedTuple):
@@ -50,6 +57,20 @@ def spark(rates: Sequence[tuple[int, int, float]]) -> str:
 def line(rates: Sequence[tuple[int, int, float]]) -> str:
     """Return the points of the chart of a tag."""
     return _points(rates, *CHART) if rates else ""
+
+
+def bar_text(row: TagRow) -> str:
+    """Return the bar of a row as text: the share of the numbers that are left. "" if Redis holds no segment."""
+    found = bar(row)
+    full, part = divmod(0 if found is None else round(found.share * BAR_CELLS * len(EIGHTHS) / 100), len(EIGHTHS))
+    return ("█" * full + EIGHTHS[part]).rstrip()
+
+
+def spark_text(row: TagRow) -> str:
+    """Return the sparkline of a row as text: a bar for each period, the highest one full. "" if there are too few."""
+    found = [rate for _, _, rate in outlook.rates(row.tail, SPARK_CELLS)]
+    top = max(found, default=0) or 1
+    return "".join(HEIGHTS[round(rate / top * (len(HEIGHTS) - 1))] for rate in found) if len(found) > 1 else ""
 
 
 def _points(rates: Sequence[tuple[int, int, float]], width: int, height: int) -> str:
