@@ -70,11 +70,11 @@ class Caller:
             self.count()
         self.check(scope, tag)
 
-    def need_scope(self, scope: Scope) -> None:
-        """Count one request, and check that the caller has the scope for some tag. Raises as `need`."""
+    def need_scope(self, scopes: Sequence[Scope]) -> None:
+        """Count one request, and check that the caller has one of the scopes for some tag. Raises as `need`."""
         self.count()
-        if scope not in self._scopes:
-            self.check(scope)
+        if self._scopes.isdisjoint(scopes):
+            self.check(scopes)
 
     def count(self) -> None:
         """Count one request of the token, which needs no scope. Raises TooManyRequests."""

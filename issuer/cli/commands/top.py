@@ -82,7 +82,7 @@ def top(session: Session, /, *, once: bool, as_json: bool, **shown: Any) -> int:
     directly from the store. RESERVED is when the last segment was reserved.
 
     While Redis or the store is unavailable, the last known values are shown. Nothing is drawn or changed. Without a
-    terminal, the tags are printed once. At an `issuer serve`, the token needs the scopes read and reserve.
+    terminal, the tags are printed once. At an `issuer serve`, the token needs the scope read.
     """
     issuer = session.connect()
     live = os.name == "posix" and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

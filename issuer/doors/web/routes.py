@@ -193,7 +193,7 @@ ROUTES: Final = (
     Route(
         "POST", "/v1/store", "store",
         "Use the store of this issuer: for another issuer whose `store` is the URL of this server.",
-        store.store, ("reserve",), "Stored", checked=True,
+        store.store, store.READ, "Stored", checked=True,
         body=_body({
             "call": member(Literal[store.NAMES], "Name of the call: a method of `issuer.Store`"),
             "tag": member(str, "Name of the tag. Empty for calls that concern no tag"),

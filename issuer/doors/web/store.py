@@ -1,4 +1,7 @@
-"""The handler of /v1/store: another issuer uses the store of this one, with a token that has the scope `reserve`."""
+"""The handler of /v1/store: another issuer uses the store of this one.
+
+Its token needs the scope `reserve`. For calls that only read, the scope `read` is enough.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ def _tags(call: _StoreCall) -> object:
     """Return a page of the tags that the token allows, and the last tag that was looked at, or None at the end."""
     count = min(call.given.count, PAGE)
     page = call.store.tags(after=call.given.after, count=count, timeout=call.seconds)
-    shown = [each for each in page if call.caller.may("reserve", each.tag)]
+    shown = [each for each in page if call.caller.may(READ, each.tag)]
     return {"tags": sent(shown), "after": page[-1].tag if len(page) == count else None}
 
 
@@ -219,7 +222,7 @@ def _batch(call: _StoreCall) -> object:
 
 def _witnessed(call: _StoreCall) -> object:
     tops = call.store.witnessed(timeout=call.seconds)
-    return {tag: top for tag, top in tops.items() if call.caller.may("reserve", tag)}
+    return {tag: top for tag, top in tops.items() if call.caller.may(READ, tag)}
 
 
 def _examine(call: _StoreCall) -> object:
@@ -233,26 +236,32 @@ def _segments(call: _StoreCall) -> object:
     return call.store.segments(call.tag, beyond=said.beyond, upward=said.upward, count=count, timeout=call.seconds)
 
 
-#: The calls: the scope of the token, the type of the arguments, and the function. The scope is checked for each tag.
-_CALLS: Final[Mapping[str, tuple[Scope, type[Struct], Callable[[_StoreCall], object]]]] = {
-    "store_id": ("reserve", _Other, lambda call: call.store.store_id(timeout=call.seconds)),
-    "made_id": ("reserve", _Other, lambda call: call.store.made_id(timeout=call.seconds)),
-    "examine": ("reserve", _Other, _examine),
-    "witnessed": ("reserve", _Other, _witnessed),
-    "tags": ("reserve", _Page, _tags),
-    "batch": ("reserve", _Batch, _batch),
-    "get": ("reserve", _Other, lambda call: call.store.get(call.tag, timeout=call.seconds)),
-    "reserve": ("reserve", _Reserve, _reserve),
-    "hand_back": ("reserve", _HandBack, _hand_back),
-    "halt": ("reserve", _Other, _halt),
-    "configure": ("reserve", _Configure, _configure),
-    "segments": ("reserve", _Page, _segments),
-    "entries": ("reserve", _Other, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
-    "own": ("reserve", _Other, lambda call: call.own(call.given.ids)),
-    "create_many": ("admin", _Other, _create_many),
-    "delete": ("admin", _Other, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
+#: The scopes of calls that only read, of calls that also write, and of calls for operators.
+READ: Final[tuple[Scope, ...]] = ("read", "reserve")
+_RESERVE: Final[tuple[Scope, ...]] = ("reserve",)
+_ADMIN: Final[tuple[Scope, ...]] = ("admin",)
+
+#: The calls: the scopes of which the token needs one, the type of the arguments, and the function. The scope is checked
+#: for each tag.
+_CALLS: Final[Mapping[str, tuple[tuple[Scope, ...], type[Struct], Callable[[_StoreCall], object]]]] = {
+    "store_id": (READ, _Other, lambda call: call.store.store_id(timeout=call.seconds)),
+    "made_id": (_RESERVE, _Other, lambda call: call.store.made_id(timeout=call.seconds)),
+    "examine": (READ, _Other, _examine),
+    "witnessed": (READ, _Other, _witnessed),
+    "tags": (READ, _Page, _tags),
+    "batch": (READ, _Batch, _batch),
+    "get": (READ, _Other, lambda call: call.store.get(call.tag, timeout=call.seconds)),
+    "reserve": (_RESERVE, _Reserve, _reserve),
+    "hand_back": (_RESERVE, _HandBack, _hand_back),
+    "halt": (_RESERVE, _Other, _halt),
+    "configure": (_RESERVE, _Configure, _configure),
+    "segments": (READ, _Page, _segments),
+    "entries": (READ, _Other, lambda call: call.store.entries(call.tag, call.given.ids, timeout=call.seconds)),
+    "own": (READ, _Other, lambda call: call.own(call.given.ids)),
+    "create_many": (_ADMIN, _Other, _create_many),
+    "delete": (_ADMIN, _Other, lambda call: call.store.delete(call.tag, timeout=call.seconds)),
     "recover": (
-        "admin",
+        _ADMIN,
         _Other,
         lambda call: call.store.recover(call.tag, at_least=call.given.at_least, timeout=call.seconds),
     ),
@@ -263,16 +272,14 @@ NAMES: Final = tuple(_CALLS)
 
 #: Calls without a tag. What they return contains only the tags of the token.
 _OF_NONE: Final = frozenset({"store_id", "made_id", "examine", "witnessed", "tags"})
-#: Calls that only read. Nothing is lost if their reply is refused.
-_READS: Final = _OF_NONE | {"batch", "get", "segments", "entries", "own"}
 
 
 async def store(service: Service, request: Request) -> Reply:
     """Make one call of the contract of stores, in the store of this issuer."""
     name, tag, caller = request.body["call"], request.body.get("tag", ""), request.caller
-    scope, kind, make = _CALLS[name]
-    request.name, request.tag, request.administers = f"store.{name}", tag, scope == "admin"
-    caller.need_scope(scope)
+    scopes, kind, make = _CALLS[name]
+    request.name, request.tag, request.administers = f"store.{name}", tag, scopes == _ADMIN
+    caller.need_scope(scopes)
     try:
         given: Any = convert(request.body.get("arguments", {}), kind)
     except ValidationError as error:
@@ -281,7 +288,7 @@ async def store(service: Service, request: Request) -> Reply:
     tags = [*given.settings] if makes else given.tags if name == "batch" else [tag]
     request.tag = ", ".join(tags)
     for each in () if name in _OF_NONE else tags:
-        caller.check(scope, (check_tag if makes else check_found)(each))
+        caller.check(scopes, (check_tag if makes else check_found)(each))
 
     def question(store: Store, seconds: float) -> bytes:
         try:
@@ -298,6 +305,6 @@ async def store(service: Service, request: Request) -> Reply:
     body = await service.ids.engine.run(ask(question), service.ids.engine.deadline(request.timeout), tag or None)
     if request.administers and body.startswith(b'{"result"'):
         await service.ids.engine.chronicle.act("create" if makes else name, dict.fromkeys(tags, ""))
-    if name in _READS and len(body) > PIECE:
+    if scopes == READ and len(body) > PIECE:  # nothing is lost if the reply is refused
         request.hold(len(body))
     return Reply(body)

@@ -24,7 +24,7 @@ SCOPES: Mapping[str, frozenset[str]] = {
         ("who", "segments", "tags", "inspect", "verify", "doctor", "metrics", "redis"), frozenset({"read"})
     ),
     **dict.fromkeys(("create", "configure", "delete", "halt", "recover"), frozenset({"admin"})),
-    "store": frozenset({"reserve"}),
+    "store": frozenset({"read", "reserve"}),
     **dict.fromkeys(("livez", "readyz", "openapi", "docs"), frozenset()),
 }
 BODIES: Mapping[str, Any] = {

@@ -211,8 +211,8 @@ async def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_
         assert await seen(door, within=60.0, waited_for=60.0) is None
         monkeypatch.setattr(Care, "store_ready", hangs)
         assert await seen(door, waited_for=0.01) is None
-        door.app._service.probe._looking.cancel()
-        door.app._service.probe._looking = None
+        door.app.service.probe._looking.cancel()
+        door.app.service.probe._looking = None
         assert await seen(door, within=0.0, waited_for=60.0) == "store_unavailable"
         monkeypatch.setattr(Care, "store_ready", real)
         assert await seen(door, within=60.0) is None
