@@ -261,7 +261,7 @@ class TestRequests:
             ("page=99999999", 400),
             ("page=%D9%A1", 400),
             ("page=999999", 200),
-            ("state=x", 200),
+            ("state=x", 400),
             ("unknown=x", 200),
             ("q=" + "x" * 5000, 200),
         ],
