@@ -110,6 +110,11 @@ class Collector:
         await self._look_at_processes()
         self._file.note("health", self._health.content())
 
+    @property
+    def hurries(self) -> bool:
+        """Whether not all tags were read yet, although the store answers."""
+        return not (self._health.complete or self._health.store)
+
     async def _look_at_servers(self) -> None:
         health, care = self._health, self._engine.care
         self.store_error = store = None
@@ -257,9 +262,13 @@ def _trouble(error: IssuerError | None, before: str, since: int) -> tuple[str, s
 def collect(issuer: Issuer, file: BoardFile, stop: threading.Event) -> None:
     """Keep the file up to date until `stop` is set."""
     collector, trouble = Collector(issuer.engine, file), ""
-    while not stop.wait(EVERY):
+    pause = 0.0
+    while not stop.wait(pause):
+        began, pause = monotonic(), EVERY
         try:
             finished(collector.look)
+            if collector.hurries:  # spend half of the time on it
+                pause = min(EVERY, monotonic() - began)
             collector.examine()
         except (IssuerError, sqlite3.Error) as error:
             if str(error) != trouble:

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS rows (
 CREATE INDEX IF NOT EXISTS by_urgency ON rows (rank, urgency, tag, sought, state);
 CREATE INDEX IF NOT EXISTS by_runway ON rows (urgency);
 CREATE INDEX IF NOT EXISTS by_name ON rows (tag, sought, state);
-CREATE INDEX IF NOT EXISTS by_state ON rows (state);
+CREATE INDEX IF NOT EXISTS by_state ON rows (state, urgency, tag, sought);
 CREATE INDEX IF NOT EXISTS by_rate ON rows (rate DESC, tag, sought, state);
 CREATE INDEX IF NOT EXISTS by_last ON rows (last DESC, tag, sought, state);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, at INTEGER, content TEXT);
@@ -132,9 +132,12 @@ class BoardFile:
             values.append(state)
         where = f"FROM rows WHERE {' AND '.join(conditions)}"
         ((total,),) = self._run(f"SELECT count(*) {where}", *values)
-        order = f"ORDER BY {SORTS[sort]} LIMIT ? OFFSET ?"
+        by = (
+            "urgency, tag" if state and sort == "runway" else SORTS[sort]
+        )  # a state has one rank: an index has this order
+        order = f"ORDER BY {by} LIMIT ? OFFSET ?"
         # Without the first query, SQLite would read the content of all rows before those that are wanted.
-        chosen = f"SELECT content FROM rows WHERE tag IN (SELECT tag {where} {order}) ORDER BY {SORTS[sort]}"  # noqa: S608 - no values
+        chosen = f"SELECT content FROM rows WHERE tag IN (SELECT tag {where} {order}) ORDER BY {by}"  # noqa: S608 - no values
         return self._rows(chosen, *values, count, first), total
 
     def states(self) -> dict[str, int]:

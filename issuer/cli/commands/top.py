@@ -222,10 +222,9 @@ def _watch(board: Board) -> int:
 
 def _read(board: Board, stop: threading.Event) -> None:
     """Keep the board up to date until `stop` is set."""
-    health = Health()
-    while not stop.wait(EVERY if health.complete or health.store else PAUSE):
+    while not stop.wait(PAUSE if board.collector.hurries else EVERY):
         with suppress(IssuerError, sqlite3.Error):  # older values are shown, with their age
-            health = board.look()
+            board.look()
 
 
 @contextmanager

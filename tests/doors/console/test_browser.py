@@ -77,6 +77,7 @@ def picture(browser: ConsoleBrowser, name: str) -> None:
         browser.picture(Path(folder) / f"{name}.png")
 
 
+@pytest.mark.covers("U.21")
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_fits_each_window_and_is_for_everybody(page: str, browser: ConsoleBrowser, filled: Site) -> None:
     if page == "servers":
@@ -112,6 +113,7 @@ def test_the_first_link_skips_to_the_content(browser: ConsoleBrowser, filled: Si
     assert browser.run("document.activeElement.closest('main') !== null")
 
 
+@pytest.mark.covers("U.21")
 class TestActs:
     def test_a_tag_is_created(self, way: ConsoleBrowser, filled: Site, request: pytest.FixtureRequest) -> None:
         tag = f"new {'of ' if 'no' in request.node.name else ''}shop"

@@ -102,6 +102,7 @@ def test_while_redis_is_killed(site: Site, server: RedisServer, browser: Console
     assert shown(browser, site) == []
 
 
+@pytest.mark.covers("N.11")
 def test_while_redis_stands_still(site: Site, server: RedisServer) -> None:
     server.pause()
     told(site, "redis_unavailable")
@@ -119,12 +120,14 @@ def test_while_the_store_stands_still(site: Site, mongo_server: MongoServers, br
     assert "were read" not in site.client.get("/console/tag", params={"tag": "orders"}).text
 
 
+@pytest.mark.covers("N.11")
 def test_while_the_store_is_killed(site: Site, mongo_server: MongoServers) -> None:
     mongo_server.kill()
     told(site, "store_unavailable")
     answered(site)
 
 
+@pytest.mark.covers("N.11")
 def test_while_both_stand_still_and_many_look(site: Site, server: RedisServer, mongo_server: MongoServers) -> None:
     server.pause()
     with mongo_server.members[0].frozen():

@@ -127,6 +127,7 @@ def test_a_text_of_a_store_or_of_redis_is_shown_and_does_nothing(
         assert browser.complaints(hostile.url, status=answer.status_code) == []
 
 
+@pytest.mark.covers("U.21")
 def test_hostile_texts_are_shown_as_they_are(browser: ConsoleBrowser, hostile: Site) -> None:
     browser.resize(WIDTHS[-1])
     for page, expected in (
