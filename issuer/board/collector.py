@@ -54,7 +54,7 @@ RELAYED: Final = 50
 WITHIN: Final = 1.0
 #: Length of the secret for logins, in hexadecimal digits.
 SECRET: Final = 64
-#: Seconds for which the findings of `doctor` are new enough.
+#: Seconds for which the findings of `doctor` are new enough. It also takes at most SHARE of the time.
 DOCTOR_FOR: Final = 60.0
 
 
@@ -85,6 +85,8 @@ class Collector:
         #: Whether the secret for logins is that of all servers. Without a Redis of its own, a server has its own one.
         self._agreed = not logins or engine.config.redis is None or engine.config.relay is not None
         self._examining = threading.Lock()
+        #: When `doctor` may run again, on the monotonic clock.
+        self._doctor_due = 0.0
 
     async def look(self) -> None:
         """Look once: at Redis and the store, at the tags in use, and at the next page of tags if it is due."""
@@ -236,19 +238,19 @@ class Collector:
 
     def examine(self) -> None:
         """Run `doctor` if somebody wants to see its findings, in a thread of its own: with many tags it takes long."""
-        known = self._file.fact("doctor")
-        fresh = known is not None and now_ms() - known.at < DOCTOR_FOR * 1000
         wanted = now_ms() - self._file.wished("doctor") < WATCHED
-        if wanted and not fresh and self._examining.acquire(blocking=False):
+        if wanted and monotonic() >= self._doctor_due and self._examining.acquire(blocking=False):
             threading.Thread(target=self._examine, daemon=True).start()
 
     def _examine(self) -> None:
+        began = monotonic()
         try:
             found = finished(lambda: self._engine.care.doctor(None, None))
             self._file.note("doctor", [advised(each, command_line) for each in found])
         except (IssuerError, sqlite3.Error) as error:
             log.debug("the board could not run doctor: %s", error)
         finally:
+            self._doctor_due = monotonic() + max(DOCTOR_FOR, (monotonic() - began) / SHARE)
             self._examining.release()
 
 

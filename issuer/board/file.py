@@ -7,7 +7,6 @@ page costs the same with 100 000 tags. The file also keeps what was known last w
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,12 +67,27 @@ class BoardFile:
 
         `path`: "" means a file of this object alone, which is deleted at the end of the process at the latest.
         """
-        if path:
-            os.close(os.open(path, os.O_CREAT, 0o600))  # only this user may read it: it also has a secret
         self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._database.executescript(_SCHEMA)
         self._lock = threading.Lock()
         self._wished: dict[str, int] = {}
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Create the file, in place of one that a killed server with the same process id has left.
+
+        Only this user may read it, because it also has a secret. Nobody else can have prepared it: if it is there
+        although it was removed, raise FileExistsError.
+        """
+        BoardFile.remove(path)
+        path.touch(mode=0o600, exist_ok=False)
+        BoardFile(path).close()  # the tables, as several processes could not create them at once
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove the file, and those that SQLite has made beside it."""
+        for each in path.parent.glob(f"{path.name}*"):
+            each.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file."""

@@ -217,12 +217,14 @@ class Chronicler:
         finally:
             self._writing = False
 
-    async def act(self, what: str, changes: Mapping[str, str]) -> None:
+    async def act(self, what: str, changes: Mapping[str, str], within: float = SHORT) -> None:
         """Record an operator's call that has succeeded, and write it at once. Wait at most 0.5 seconds for Redis.
 
         Args:
             what: Name of the call: "create", "configure", "delete", "halt" or "recover".
             changes: For each tag, what has changed, as `Act.change`. If there are more than 20, they make one line.
+            within: Seconds that are left of the call. If none is left, a sweep, or the end of the issuer, writes the
+                lines.
         """
         if not self._on or not changes:
             return
@@ -232,10 +234,10 @@ class Chronicler:
         for tag, change in changes.items():
             act = Act(now_ms(), what, clipped(tag), who, origin, clipped(change))
             self._waiting.add("acts", line_of(act))
-        if monotonic() < self._next:  # the last attempt has failed: a sweep, or the end of the issuer, writes the lines
+        if monotonic() < self._next or not within:  # the last attempt has failed, or no time is left
             return
         try:
-            await self._run(self._written(process=False), Deadline(SHORT), None)
+            await self._run(self._written(process=False), Deadline(min(SHORT, within)), None)
         except IssuerError as error:
             log.debug("the chronicle could not be written: %s", error)
 

@@ -122,7 +122,7 @@ class EngineCalls(BaseEngine[L]):
 
         steps = tags.create_many(wanted, self.config, founded, exist_ok=exist_ok)
         every, new = await self.run(steps, deadline, tag)
-        await self.chronicle.act("create", {each.tag: difference(None, each) for each in new})
+        await self.chronicle.act("create", {each.tag: difference(None, each) for each in new}, deadline.left())
         return every
 
     async def configure(self, tag: str, options: TagOptions, timeout: float | None) -> Tag:
@@ -130,24 +130,27 @@ class EngineCalls(BaseEngine[L]):
         with no_fork():
             from issuer.operations import tags
 
-        before, after = await self.run(tags.configure(tag, options, self.config), self.deadline(timeout), tag)
+        deadline = self.deadline(timeout)
+        before, after = await self.run(tags.configure(tag, options, self.config), deadline, tag)
         raised = f"max {before.max} -> {after.max}" if options.own.keys() & {"start", "above"} else ""
-        await self.chronicle.act("configure", {tag: ", ".join(filter(None, (raised, difference(before, after))))})
+        change = ", ".join(filter(None, (raised, difference(before, after))))
+        await self.chronicle.act("configure", {tag: change}, deadline.left())
         return after
 
     async def delete(self, tag: str, timeout: float | None) -> None:
         """Delete a tag; see Issuer.delete."""
         deadline = self.deadline(timeout)
         await self.run(self.issuing.delete(tag, deadline), deadline, tag)
-        await self.chronicle.act("delete", {tag: ""})
+        await self.chronicle.act("delete", {tag: ""}, deadline.left())
 
     async def halt(self, tag: str, timeout: float | None) -> None:
         """Stop the reservations of a tag; see Issuer.halt."""
         with no_fork():
             from issuer.care import recovery
 
-        await self.run(recovery.halt(tag), self.deadline(timeout), tag)
-        await self.chronicle.act("halt", {tag: ""})
+        deadline = self.deadline(timeout)
+        await self.run(recovery.halt(tag), deadline, tag)
+        await self.chronicle.act("halt", {tag: ""}, deadline.left())
 
     async def warm(self, tag: str, timeout: float | None) -> None:
         """Wait until the tag has numbers; see Issuer.warm."""

@@ -424,6 +424,25 @@ def test_a_close_does_not_wait_for_a_redis_that_hangs(
     server.resume()
 
 
+def test_an_act_takes_no_longer_than_its_call_may(
+    connect: Connect, server: RedisServer, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(redis=server.url, store=store, scheduler=None, redis_timeout=60) as ids:
+        ids.create("a")
+        monkeypatch.setattr("issuer.care.chronicler.SHORT", 60)
+        server.pause()
+        began = monotonic()
+        ids.halt("a", timeout=0.2)
+        assert monotonic() - began < 30
+        server.resume()
+        until(lambda: [each.what for each in acts_after_a_sweep(ids)] == ["create", "halt"])
+
+
+def acts_after_a_sweep(ids: Issuer) -> list[Act]:
+    ids.tick()
+    return acts(ids)
+
+
 def test_it_works_in_a_cluster(made: Callable[..., Issuer], cluster: ClusterServers, store: MemoryStore) -> None:
     writes_and_reads(made(cluster.url, store=store, redis_timeout=30, timeout=60))
 

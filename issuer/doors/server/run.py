@@ -141,16 +141,11 @@ def _prepare(options: ServerOptions) -> None:
 
 def _console(options: ServerOptions, ends: ExitStack) -> ConsoleOptions:
     """Return the options of the console. The file of its board is removed when the server ends."""
-    file = Path(os.environ[FOLDER]) / f"console-{os.getpid()}.sqlite"
-
-    def remove() -> None:
-        for each in file.parent.glob(f"{file.name}*"):  # SQLite has two more files
-            each.unlink(missing_ok=True)
-
-    ends.callback(remove)
     from issuer.board.file import BoardFile
 
-    BoardFile(file).close()  # created now, as several processes could not create it at once
+    file = Path(os.environ[FOLDER]) / f"console-{os.getpid()}.sqlite"
+    BoardFile.create(file)
+    ends.callback(BoardFile.remove, file)
     return ConsoleOptions(
         file, secrets.token_bytes(32), changes=options.settings.console_changes, alone=options.console_only
     )

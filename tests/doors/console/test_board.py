@@ -207,9 +207,27 @@ class TestPages:
         assert file.rows(["slow", "nope"]) == {"slow": rows[0]}
         file.close()
 
-    def test_the_file_is_for_its_user_alone(self, tmp_path: Path) -> None:
-        BoardFile(tmp_path / "board.sqlite").close()
-        assert (tmp_path / "board.sqlite").stat().st_mode & 0o077 == 0
+    def test_the_file_is_for_its_user_alone_and_keeps_nothing_of_an_earlier_server(self, tmp_path: Path) -> None:
+        path, other = tmp_path / "board.sqlite", tmp_path / "of-another-user"
+        BoardFile.create(path)
+        left = BoardFile(path)
+        left.put([TagRow(tag="gone", kind="counter", state="ok")], 9)
+        left.note("secret", "known")  # the server is killed here
+        BoardFile.create(path)
+        assert path.stat().st_mode & 0o077 == 0
+        board = BoardFile(path)
+        assert board.rows(["gone"]) == {}
+        assert board.fact("secret") is None
+        board.close()
+        BoardFile.remove(path)
+        other.write_text("as it was")
+        path.symlink_to(other)
+        BoardFile.create(path)
+        assert not path.is_symlink()
+        assert other.read_text() == "as it was"
+        BoardFile.remove(path)
+        assert [*tmp_path.iterdir()] == [other]
+        left.close()
 
 
 class TestEffort:
@@ -252,6 +270,27 @@ class TestEffort:
             store.calls.clear()
             board.look()
             assert store.calls["ledger"] == 1
+
+    def test_doctor_takes_at_most_a_tenth_of_the_time_however_long_it_takes(
+        self, tmp_path: Path, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, runs = [1000.0], []
+        monkeypatch.setattr(collector, "monotonic", lambda: now[0])
+
+        async def slow(*_: object) -> list[object]:
+            runs.append(now[0])
+            now[0] += 30
+            return []
+
+        monkeypatch.setattr("issuer.care.care.Care.doctor", slow)
+        with made(tmp_path, fake_server, MemoryStore()) as board:
+            for seconds, count in ((0, 1), (290, 1), (11, 2)):
+                now[0] += seconds
+                board.file._wished.clear()
+                board.file.wish("doctor")
+                board.collector.examine()
+                with board.collector._examining:  # until it has ended
+                    assert len(runs) == count
 
     def test_a_wish_is_written_once_in_some_seconds(self, tmp_path: Path) -> None:
         file = BoardFile(tmp_path / "board.sqlite")
